@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// The version of smp. This header is its only home: CMake and the package files read it from here.
+
+#define SMP_VERSION_MAJOR 0
+#define SMP_VERSION_MINOR 1
+#define SMP_VERSION_PATCH 0
+
+namespace smp {
+
+/// `major * 10000 + minor * 100 + patch`
+inline constexpr int version = SMP_VERSION_MAJOR * 10000 + SMP_VERSION_MINOR * 100 + SMP_VERSION_PATCH;
+
+}  // namespace smp
