@@ -1,0 +1,61 @@
+# What tests, examples and benchmarks of this repository share. Nothing here reaches users of smp::smp.
+
+if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(SMP_CCACHE ccache)
+  mark_as_advanced(SMP_CCACHE)
+  if(SMP_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${SMP_CCACHE})
+  endif()
+endif()
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+# Warnings for our own code only. The presets turn them into errors (CMAKE_COMPILE_WARNING_AS_ERROR).
+add_library(smp_warnings INTERFACE)
+target_compile_options(smp_warnings INTERFACE
+  $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion>)
+
+# smp_sources(<out> <globs>...): the matching files of this directory. Patterns instead of lists, checked again at every
+# build, because whoever adds a test, an example or a benchmark should write one file and nothing else.
+function(smp_sources out)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  file(GLOB files CONFIGURE_DEPENDS ${ARGN})
+  set(${out} ${files} PARENT_SCOPE)
+endfunction()
+
+# smp_read(<out> <file> <key>): the words after "// key:" or "# key:" in a source file; one list for all such lines
+function(smp_read out file key)
+  file(STRINGS "${file}" lines REGEX "^(//|#) ${key}:")
+  list(TRANSFORM lines REPLACE "^(//|#) ${key}: *" "")
+  list(JOIN lines " " words)
+  separate_arguments(words)
+  set(${out} ${words} PARENT_SCOPE)
+  # A changed line changes what is built.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+endfunction()
+
+# smp_can_build(<out> <file>): whether everything named in the file's "// needs:" lines is here
+function(smp_can_build out file)
+  smp_read(needs "${file}" needs)
+  set(${out} ON PARENT_SCOPE)
+  foreach(need IN LISTS needs)
+    if(NOT need STREQUAL "mpi")
+      message(FATAL_ERROR "${file}: '// needs: ${need}' is unknown; known: mpi")
+    endif()
+    if(NOT SMP_HAVE_MPI)
+      set(${out} OFF PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+# smp_executable(<name> <sources>...): an executable of this repository: warnings on, smp::mpi linked if the first source
+# says "// needs: mpi"
+function(smp_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE smp::smp smp_warnings)
+  list(GET ARGN 0 first)
+  smp_read(needs "${first}" needs)
+  if("mpi" IN_LIST needs)
+    target_link_libraries(${name} PRIVATE smp::mpi)
+  endif()
+endfunction()

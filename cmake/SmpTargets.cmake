@@ -1,0 +1,55 @@
+# The targets that users link: smp::smp, and one for each outside library that some headers need. A header belongs to
+# exactly one of them, decided by its name, so that verifying or installing smp::smp never needs what it does not use.
+# Headers are found by pattern: a header under include/ is public, there is nothing else to say about it.
+
+# smp_headers(<out> <include-dir-relative globs>...): the headers that match
+function(smp_headers out)
+  list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/include/smp/")
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${ARGN})
+  set(${out} ${headers} PARENT_SCOPE)
+endfunction()
+
+# smp_component(<name> <headers>...): target smp_<name>, alias smp::<name>; every one but smp itself builds on smp::smp
+function(smp_component name)
+  set(target smp_${name})
+  if(name STREQUAL smp)
+    set(target smp)
+  endif()
+  add_library(${target} INTERFACE)
+  add_library(smp::${name} ALIAS ${target})
+  target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${ARGN})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERIFY_INTERFACE_HEADER_SETS ON)
+  if(NOT name STREQUAL smp)
+    target_link_libraries(${target} INTERFACE smp::smp)
+  endif()
+endfunction()
+
+smp_headers(smp_all_headers "*.hpp")
+smp_headers(smp_mpi_headers "comm/mpi*.hpp")
+smp_headers(smp_device_headers "comm/nccl*.hpp" "device/cuda*.hpp")
+set(smp_core_headers ${smp_all_headers})
+list(REMOVE_ITEM smp_core_headers ${smp_mpi_headers} ${smp_device_headers})
+
+# Threads are part of the platform: ranks as threads are what a program without MPI has.
+find_package(Threads REQUIRED)
+smp_component(smp ${smp_core_headers})
+target_compile_features(smp INTERFACE cxx_std_20)
+target_link_libraries(smp INTERFACE Threads::Threads)
+
+set(SMP_HAVE_MPI OFF)
+if(SMP_ENABLE_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)
+  if(SMP_ENABLE_MPI STREQUAL "AUTO")
+    find_package(MPI 3.0 QUIET COMPONENTS CXX)
+  else()
+    find_package(MPI 3.0 REQUIRED COMPONENTS CXX)
+  endif()
+  if(MPI_CXX_FOUND)
+    set(SMP_HAVE_MPI ON)
+    smp_component(mpi ${smp_mpi_headers})
+    target_link_libraries(smp_mpi INTERFACE MPI::MPI_CXX)
+    # mpi.h of Open MPI 4 otherwise pulls in the C++ bindings that MPI 3 removed, with warnings.
+    target_compile_definitions(smp_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  endif()
+endif()
+message(STATUS "smp ${PROJECT_VERSION}: MPI ${SMP_HAVE_MPI} ${MPI_CXX_COMPILER}")

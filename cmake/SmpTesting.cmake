@@ -1,0 +1,41 @@
+# How a test is declared. Every test file is found by its folder (see tests/CMakeLists.txt).
+
+set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
+
+# Open MPI refuses root and more ranks than cores unless told, and binds each of two ranks, helper threads included, to
+# one core. MPICH ignores these.
+set(smp_mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+                        OMPI_MCA_hwloc_base_binding_policy=none)
+if(CMAKE_CXX_FLAGS_DEBUG MATCHES "fsanitize=address")
+  # Both MPIs leave a little memory behind in plugins that are unloaded when the leak check runs.
+  list(APPEND smp_mpi_environment ASAN_OPTIONS=detect_leaks=0)
+endif()
+
+# smp_test_executable(<name> MAIN <target> SOURCES <files>...): doctest cases with one of the two mains
+function(smp_test_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "MAIN" "SOURCES")
+  smp_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_MAIN} doctest::doctest)
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+endfunction()
+
+# smp_test(<name> LABEL <label> [PROCESSORS <n>] COMMAND <command>...)
+function(smp_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;PROCESSORS" "COMMAND")
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND} COMMAND_EXPAND_LISTS)
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} PROCESSORS ${arg_PROCESSORS} TIMEOUT ${SMP_TEST_TIMEOUT}
+                                          SKIP_RETURN_CODE 77)
+endfunction()
+
+# smp_mpi_tests(<target> <ranks>...): one test for each number of ranks, all with the same executable
+function(smp_mpi_tests target)
+  foreach(n IN LISTS ARGN)
+    smp_test(${target}.${n} LABEL mpi PROCESSORS ${n}
+             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>
+                     ${MPIEXEC_POSTFLAGS})
+    set_tests_properties(${target}.${n} PROPERTIES ENVIRONMENT "${smp_mpi_environment}")
+  endforeach()
+endfunction()
