@@ -30,6 +30,13 @@ function(smp_test name)
                                           SKIP_RETURN_CODE 77)
 endfunction()
 
+# smp_must_fail_test(<name> LABEL <label> SAYING <text> COMMAND <command>...): a control for a check of our own
+function(smp_must_fail_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;SAYING" "COMMAND")
+  smp_test(${name} LABEL ${arg_LABEL}
+           COMMAND bash "${PROJECT_SOURCE_DIR}/tests/support/must_fail.sh" "${arg_SAYING}" ${arg_COMMAND})
+endfunction()
+
 # smp_mpi_tests(<target> <ranks>...): one test for each number of ranks, all with the same executable
 function(smp_mpi_tests target)
   foreach(n IN LISTS ARGN)
