@@ -11,6 +11,12 @@ if(CMAKE_CXX_FLAGS_DEBUG MATCHES "fsanitize=address")
   list(APPEND smp_mpi_environment ASAN_OPTIONS=detect_leaks=0)
 endif()
 
+# For tests that call a compiler themselves.
+if(SMP_HAVE_MPI)
+  list(TRANSFORM MPI_CXX_INCLUDE_DIRS PREPEND "-isystem" OUTPUT_VARIABLE smp_mpi_compile_flags)
+  list(APPEND smp_mpi_compile_flags -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+endif()
+
 # smp_test_executable(<name> MAIN <target> SOURCES <files>...): doctest cases with one of the two mains
 function(smp_test_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "MAIN" "SOURCES")
@@ -24,6 +30,10 @@ function(smp_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;PROCESSORS" "COMMAND")
   if(NOT arg_PROCESSORS)
     set(arg_PROCESSORS 1)
+    if(arg_LABEL STREQUAL "threads")
+      # Thread ranks bind themselves to cores; ctest should not run two such tests on the same ones.
+      set(arg_PROCESSORS 2)
+    endif()
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND} COMMAND_EXPAND_LISTS)
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} PROCESSORS ${arg_PROCESSORS} TIMEOUT ${SMP_TEST_TIMEOUT}
