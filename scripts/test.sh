@@ -75,9 +75,8 @@ run_preset() {
     # ctest also calls skipped what it could not run, for want of the executable.
     skipped=$(grep -c '<skipped message="SKIP_RETURN_CODE' "$report" || true)
     failures=$(($(attribute failures "$report") + $(attribute skipped "$report") - skipped))
-  else
-    broken=$((broken + 1))
   fi
+  ((tests > 0)) || broken=$((broken + 1))
   passed=$((passed + tests - failures - skipped))
   failed=$((failed + failures + broken))
   summary+=("$preset: $tests tests, $((failures + broken)) bad, $skipped skipped; build $((built - start)) s, tests $((SECONDS - built)) s")
