@@ -39,7 +39,7 @@ template <class Body>
 void on_ranks(std::span<const int> sizes, const Body& body) {
   World& all = mpi_world();
   if (std::find(sizes.begin(), sizes.end(), all.size()) == sizes.end()) return;
-  World world = all.split(0, all.rank(), "world");
+  World world(all.handle());
   body(world);
 }
 
