@@ -2,47 +2,77 @@
 #pragma once
 
 /// @file
-/// In what two calls differ that ought to be the same operation on two ranks.
+/// What all ranks have to agree on before they perform a collective operation, and how a disagreement is told.
+
+#include <cstdint>
+#include <string>
 
 #include <smp/comm/call.hpp>
 
-#include <string>
-
 namespace smp::comm {
 
-/// "all_reduce of 12 float (sum) at train.cpp:80": one side of a disagreement.
-[[nodiscard]] inline std::string summary(const Call& call) {
-  const std::size_t count = call.operation == Operation::recv ? call.recv_count : call.count;
-  std::string text = name(call.operation);
-  if (call.operation != Operation::barrier) text += " of " + std::to_string(count) + " " + name(call.element);
-  if (call.reduction.op != ReduceOp::none) text += std::string(" (") + name(call.reduction.op) + ")";
-  if (call.operation == Operation::broadcast || call.operation == Operation::reduce) {
-    text += " with root " + std::to_string(call.peer);
-  }
-  return text + " at " + place(call.where);
+/// What a rank says of a call so that others can compare it with theirs. The counts of the `_v` forms are compared by
+/// a hash, and the rank's own count, which may differ there, is left out.
+struct Signature {
+  Operation operation = Operation::barrier;
+  Element element = Element::opaque;
+  ReduceOp reduction = ReduceOp::none;
+  int root = -1;
+  std::uint64_t element_bytes = 1;
+  std::uint64_t count = 0;
+  std::uint64_t counts_size = 0;
+  std::uint64_t counts_hash = 0;
+  std::uint32_t line = 0;
+  const char* file = "";
+};
+
+/// The signature of `call`.
+[[nodiscard]] inline Signature signature(const Call& call) noexcept {
+  Signature s;
+  s.operation = call.operation;
+  s.element = call.element;
+  s.reduction = call.reduction.op;
+  const bool rooted = call.operation == Operation::broadcast || call.operation == Operation::reduce;
+  s.root = rooted ? call.peer : -1;
+  s.element_bytes = call.element_bytes;
+  s.count = call.operation == Operation::recv ? call.recv_count : call.count;
+  if (!call.counts.empty()) s.count = 0;
+  s.counts_size = call.counts.size();
+  for (const std::size_t n : call.counts) s.counts_hash = (s.counts_hash ^ n) * 1099511628211u;  // FNV-1a
+  s.line = call.where.line();
+  s.file = call.where.file_name();
+  return s;
 }
 
-/// The field in which two calls of a collective operation differ, or null. Of the `_v` forms a rank states only its
-/// own count beside the list; the lists are compared by length and contents.
-[[nodiscard]] inline const char* differing_field(const Call& a, const Call& b) noexcept {
+/// "all_reduce of 12 float (sum) at train.cpp:80": one side of a disagreement.
+[[nodiscard]] inline std::string summary(const Signature& s) {
+  std::string text = name(s.operation);
+  if (s.counts_size != 0) {
+    text += std::string(" of ") + name(s.element) + " in " + std::to_string(s.counts_size) + " pieces";
+  } else if (s.operation != Operation::barrier && s.operation != Operation::exchange) {
+    text += " of " + std::to_string(s.count) + " " + name(s.element);
+  }
+  if (s.reduction != ReduceOp::none) text += std::string(" (") + name(s.reduction) + ")";
+  if (s.root >= 0) text += " with root " + std::to_string(s.root);
+  return text + " at " + place(s.file, s.line);
+}
+
+/// The field in which two signatures of a collective operation differ, or null.
+[[nodiscard]] inline const char* differing_field(const Signature& a, const Signature& b) noexcept {
   if (a.operation != b.operation) return "operation";
   if (a.element != b.element || a.element_bytes != b.element_bytes) return "element type";
-  if (a.reduction.op != b.reduction.op) return "reduction";
-  const bool rooted = a.operation == Operation::broadcast || a.operation == Operation::reduce;
-  if (rooted && a.peer != b.peer) return "root";
-  if (a.counts.size() != b.counts.size()) return "counts";
-  for (std::size_t i = 0; i < a.counts.size(); ++i) {
-    if (a.counts[i] != b.counts[i]) return "counts";
-  }
-  if (a.counts.empty() && a.count != b.count) return "count";
+  if (a.reduction != b.reduction) return "reduction";
+  if (a.root != b.root) return "root";
+  if (a.count != b.count) return "count";
+  if (a.counts_size != b.counts_size || a.counts_hash != b.counts_hash) return "counts";
   return nullptr;
 }
 
 /// "the ranks disagree about the count: rank 0 calls ..., rank 1 calls ..."
-[[nodiscard]] inline std::string disagreement(const char* field, int rank_a, const std::string& a, int rank_b,
-                                              const std::string& b) {
-  return std::string("the ranks disagree about the ") + field + ": rank " + std::to_string(rank_a) + " calls " + a +
-         ", rank " + std::to_string(rank_b) + " calls " + b;
+[[nodiscard]] inline std::string disagreement(const char* field, int rank_a, const Signature& a, int rank_b,
+                                              const Signature& b) {
+  return std::string("the ranks disagree about the ") + field + ": rank " + std::to_string(rank_a) + " calls " +
+         summary(a) + ", rank " + std::to_string(rank_b) + " calls " + summary(b);
 }
 
 }  // namespace smp::comm

@@ -6,18 +6,32 @@
 /// perform it, and decorators (counting, checking, delaying, recording) look at it, each in one place for all
 /// operations.
 
-#include <smp/comm/element.hpp>
-#include <smp/comm/reduction.hpp>
-
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <span>
 #include <string>
+#include <utility>
+
+#include <smp/comm/element.hpp>
+#include <smp/comm/reduction.hpp>
 
 namespace smp {
 
-/// What a communication is for. Counters keep purposes apart, so that a promise about gradients is not blurred by a norm.
-enum class Purpose : unsigned char { other, parameter, gradient, optimizer, activation, loss, norm, checkpoint, control };
+/// What a communication is for. Counters keep purposes apart, so that a promise about gradients is not blurred by a
+/// norm.
+enum class Purpose : unsigned char {
+  other,
+  parameter,
+  gradient,
+  optimizer,
+  activation,
+  loss,
+  norm,
+  checkpoint,
+  control
+};
 
 /// Number of purposes.
 inline constexpr std::size_t purposes = 9;
@@ -94,12 +108,12 @@ struct Call {
   /// Elements: of the whole buffer (broadcast, reduce, all_reduce), of one rank's piece (reduce_scatter, all_gather,
   /// all_to_all), or of the message that is sent (send, send_recv).
   std::size_t count = 0;
-  std::size_t recv_count = 0;                 ///< elements of the message that is received (recv, send_recv)
-  std::span<const std::size_t> counts{};      ///< elements of each rank's piece (the `_v` forms)
-  int peer = -1;                              ///< root, or the rank that is sent to
-  int source = -1;                            ///< the rank that is received from
-  std::span<const Transfer> transfers{};      ///< the messages of an `exchange`
-  std::source_location where{};               ///< where the operation was called
+  std::size_t recv_count = 0;             ///< elements of the message that is received (recv, send_recv)
+  std::span<const std::size_t> counts{};  ///< elements of each rank's piece (the `_v` forms)
+  int peer = -1;                          ///< root, or the rank that is sent to
+  int source = -1;                        ///< the rank that is received from
+  std::span<const Transfer> transfers{};  ///< the messages of an `exchange`
+  std::source_location where{};           ///< where the operation was called
 };
 
 /// Calls `f(Transfer)` for each message that this point-to-point call sends or receives.
@@ -140,12 +154,10 @@ class Pieces {
   std::span<const std::size_t> counts_{};
 };
 
-/// "file:line" of the place that called, for messages.
-[[nodiscard]] inline std::string place(const std::source_location& where) {
-  std::string file = where.file_name();
-  const auto slash = file.find_last_of('/');
-  if (slash != std::string::npos) file.erase(0, slash + 1);
-  return file + ":" + std::to_string(where.line());
+/// "file:line" without directories, for messages.
+[[nodiscard]] inline std::string place(std::string file, std::uint32_t line) {
+  file.erase(0, file.find_last_of('/') + 1);
+  return std::move(file) + ":" + std::to_string(line);
 }
 
 }  // namespace comm

@@ -9,10 +9,6 @@
 /// waited for. All ranks of a group call the same operations in the same order; a communicator is used by one stream
 /// at a time.
 
-#include <smp/comm/call.hpp>
-#include <smp/device/host_stream.hpp>
-#include <smp/error.hpp>
-
 #include <concepts>
 #include <iterator>
 #include <ranges>
@@ -20,6 +16,11 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <smp/comm/agreement.hpp>
+#include <smp/comm/call.hpp>
+#include <smp/device/host_stream.hpp>
+#include <smp/error.hpp>
 
 namespace smp::comm {
 
@@ -46,13 +47,7 @@ struct Group {
 
 /// "all_reduce of 12 float (sum) at train.cpp:80 on TP group (world ranks 0,1), rank 1"
 [[nodiscard]] inline std::string describe(const Call& call, const Group& group) {
-  std::string text = name(call.operation);
-  if (call.operation != Operation::barrier && call.operation != Operation::exchange) {
-    const std::size_t count = call.operation == Operation::recv ? call.recv_count : call.count;
-    text += " of " + std::to_string(count) + " " + name(call.element);
-  }
-  if (call.reduction.op != ReduceOp::none) text += std::string(" (") + name(call.reduction.op) + ")";
-  return text + " at " + place(call.where) + " on " + describe(group);
+  return summary(signature(call)) + " on " + describe(group);
 }
 
 /// A contiguous range of elements whose memory an operation can use directly.
@@ -61,14 +56,14 @@ concept ContiguousBuffer = std::ranges::contiguous_range<R> && std::ranges::size
 
 /// A communicator: a rank in a group, which performs calls in a stream and can be cut into parts.
 template <class C>
-concept Communicator = std::copy_constructible<C> && requires(C& c, const C& k, typename C::Stream& stream,
-                                                              const Call& call) {
-  { k.group() } -> std::same_as<const Group&>;
-  { k.rank() } -> std::same_as<int>;
-  { k.size() } -> std::same_as<int>;
-  c.enqueue(stream, call);
-  { c.split(0, 0, std::string()) } -> std::same_as<C>;
-};
+concept Communicator =
+    std::copy_constructible<C> && requires(C& c, const C& k, typename C::Stream& stream, const Call& call) {
+      { k.group() } -> std::same_as<const Group&>;
+      { k.rank() } -> std::same_as<int>;
+      { k.size() } -> std::same_as<int>;
+      c.enqueue(stream, call);
+      { c.split(0, 0, std::string()) } -> std::same_as<C>;
+    };
 
 /// A communicator whose operations run on the host: `execute` performs a call on the calling thread and returns when
 /// this rank's part is done.

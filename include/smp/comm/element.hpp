@@ -5,11 +5,11 @@
 /// What a communicator knows of the elements it moves: a type's identity, its size, and the type its sums are kept in.
 /// One row of the table per type; a new type is one line.
 
-#include <smp/float16.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+
+#include <smp/float16.hpp>
 
 namespace smp::comm {
 
@@ -23,7 +23,8 @@ enum class Element : unsigned char { opaque, f64, f32, f16, bf16, i8, i16, i32, 
   return names[static_cast<std::size_t>(e)];
 }
 
-/// Identity and accumulation type of `T`. Anything trivially copyable may be moved; what can be reduced is listed below.
+/// Identity and accumulation type of `T`. Anything trivially copyable may be moved; what can be reduced is listed
+/// below.
 template <class T>
 struct ElementTraits {
   static_assert(std::is_trivially_copyable_v<T>,

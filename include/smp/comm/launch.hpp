@@ -4,8 +4,6 @@
 /// @file
 /// Starts ranks as threads of this process.
 
-#include <smp/comm/threads.hpp>
-
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -14,6 +12,8 @@
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include <smp/comm/threads.hpp>
 
 #if defined(__linux__)
 #include <pthread.h>
@@ -106,10 +106,14 @@ void launch(int ranks, F&& function, LaunchOptions options = {}) {
   };
   // While all goes well the threads may take as long as they like; once the job has failed they have a time limit.
   Waiting waiting(0);
-  while (!waiting.until(all_finished, [&] { return team->failed(); }, std::chrono::hours(1)) && !team->failed()) {
+  while (!waiting.until(
+             all_finished, [&] { return team->failed(); }, std::chrono::hours(1)) &&
+         !team->failed()) {
   }
   const Clock::duration grace = team->blocked() ? std::chrono::milliseconds(500) : options.timeout;
-  if (team->failed() && !waiting.until(all_finished, [] { return false; }, grace)) end_blocked_process(*team);
+  if (team->failed() && !waiting.until(
+                            all_finished, [] { return false; }, grace))
+    end_blocked_process(*team);
   for (std::thread& t : threads) t.join();
   if (const std::exception_ptr reason = team->reason()) std::rethrow_exception(reason);
 }

@@ -6,12 +6,12 @@
 /// once. The result depends on the values and their ranks alone, never on the transport, the timing or the piece a
 /// buffer was cut into.
 
-#include <smp/comm/element.hpp>
-#include <smp/device/copy.hpp>
-
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+
+#include <smp/comm/element.hpp>
+#include <smp/device/copy.hpp>
 
 namespace smp {
 

@@ -5,15 +5,15 @@
 /// Where the thread ranks of one group meet: all of them for a collective operation, two of them for a message.
 /// Between entering and leaving, every rank may read the calls, and through them the buffers, of all others.
 
-#include <smp/comm/communicator.hpp>
-#include <smp/comm/team.hpp>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <smp/comm/communicator.hpp>
+#include <smp/comm/team.hpp>
 
 namespace smp::comm {
 
@@ -82,7 +82,8 @@ class Room {
   /// Lays a message open for its receiver; `await` has to follow. Waits until the one before has been received.
   void post(const Group& group, const Call& call, const Transfer& t) {
     Channel& c = channel(group.rank, t.peer);
-    wait_for_peer(c, [&] { return c.state.load() == State::empty; }, group, call, t.peer);
+    wait_for_peer(
+        c, [&] { return c.state.load() == State::empty; }, group, call, t.peer);
     c.data = t.sent;
     c.bytes = t.bytes;
     c.state.store(State::posted);
@@ -198,7 +199,8 @@ class Room {
   /// Waits for ranks that are only copying.
   template <class Ready>
   void wait_for_copy(Ready ready) {
-    while (!waiting_.until(ready, [] { return false; }, std::chrono::hours(1))) {
+    while (!waiting_.until(
+        ready, [] { return false; }, std::chrono::hours(1))) {
     }
   }
 

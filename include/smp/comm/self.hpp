@@ -52,7 +52,8 @@ class Self : public Operations<Self> {
 
  private:
   [[noreturn]] void refuse(const Call& call) const {
-    throw CommError(describe(call, group_) + ": a rank that is alone can only send to itself what it receives from "
+    throw CommError(describe(call, group_) +
+                    ": a rank that is alone can only send to itself what it receives from "
                     "itself in the same send_recv or exchange, with the same size");
   }
 

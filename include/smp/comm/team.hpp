@@ -5,15 +5,15 @@
 /// What the thread ranks of one launch know of each other's fate: who has returned, who has failed and why, and what
 /// each is doing.
 
-#include <smp/comm/call.hpp>
-#include <smp/device/waiting.hpp>
-
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <smp/comm/call.hpp>
+#include <smp/device/waiting.hpp>
 
 namespace smp::comm {
 
@@ -28,9 +28,7 @@ class Team {
  public:
   /// A team of `ranks` ranks, none of which has begun.
   Team(int ranks, TeamOptions options)
-      : options_(options),
-        spins_(ranks <= available_cores() ? 4000 : 100),
-        members_(static_cast<std::size_t>(ranks)) {}
+      : options_(options), spins_(ranks <= available_cores() ? 4000 : 100), members_(static_cast<std::size_t>(ranks)) {}
 
   /// Number of ranks.
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
@@ -40,7 +38,8 @@ class Team {
   [[nodiscard]] int spins() const noexcept { return spins_; }
 
   /// Says what a rank is doing; `nullptr`: its own code. Only for messages.
-  void doing(int world_rank, const char* operation) noexcept { member(world_rank).operation.store(operation, std::memory_order_relaxed);
+  void doing(int world_rank, const char* operation) noexcept {
+    member(world_rank).operation.store(operation, std::memory_order_relaxed);
   }
   /// Says that the function of a rank has returned.
   void finish(int world_rank) noexcept { member(world_rank).finished.store(true); }

@@ -5,17 +5,17 @@
 /// Ranks as threads of one process. Peers read each other's buffers, so a byte moves once; the default way to run, and
 /// to test, without MPI. `launch` starts the ranks.
 
-#include <smp/comm/agreement.hpp>
-#include <smp/comm/communicator.hpp>
-#include <smp/comm/room.hpp>
-#include <smp/device/copy.hpp>
-
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <smp/comm/agreement.hpp>
+#include <smp/comm/communicator.hpp>
+#include <smp/comm/room.hpp>
+#include <smp/device/copy.hpp>
 
 namespace smp::comm {
 
@@ -42,7 +42,8 @@ class Threads : public Operations<Threads> {
 
  private:
   struct Place {
-    Place(std::shared_ptr<Room> r, int rank) : room(std::move(r)), group{room->group_name(), room->world_ranks(), rank} {
+    Place(std::shared_ptr<Room> r, int rank)
+        : room(std::move(r)), group{room->group_name(), room->world_ranks(), rank} {
       inputs.resize(room->world_ranks().size());
       outputs.resize(room->world_ranks().size());
     }
@@ -87,10 +88,10 @@ inline void Threads::collective(const Call& call) {
   room().enter(group(), call);
   // Every rank compares the same calls and comes to the same verdict.
   std::string verdict;
+  const Signature first = signature(room().call(0));
   for (int r = 1; r < size() && verdict.empty(); ++r) {
-    if (const char* field = differing_field(room().call(0), room().call(r))) {
-      verdict = disagreement(field, 0, summary(room().call(0)), r, summary(room().call(r)));
-    }
+    const Signature other = signature(room().call(r));
+    if (const char* field = differing_field(first, other)) verdict = disagreement(field, 0, first, r, other);
   }
   if (verdict.empty()) move_data(call);
   room().leave(group());
@@ -109,11 +110,18 @@ inline void Threads::move_data(const Call& call) {
       reduce_piece(call, Pieces(call.count, ranks(), std::max<std::size_t>(64 / call.element_bytes, 1)), false);
       break;
     case Operation::reduce_scatter:
-    case Operation::reduce_scatter_v: reduce_piece(call, Pieces(call), true); break;
+    case Operation::reduce_scatter_v:
+      reduce_piece(call, Pieces(call), true);
+      break;
     case Operation::all_gather:
-    case Operation::all_gather_v: gather(call); break;
-    case Operation::all_to_all: swap_blocks(call); break;
-    default: break;
+    case Operation::all_gather_v:
+      gather(call);
+      break;
+    case Operation::all_to_all:
+      swap_blocks(call);
+      break;
+    default:
+      break;
   }
 }
 
@@ -127,7 +135,8 @@ inline void Threads::reduce_piece(const Call& call, const Pieces& pieces, bool t
   for (int r = 0; r < size(); ++r) {
     const Call& other = room().call(r);
     place_->inputs[static_cast<std::size_t>(r)] = other.input + offset * call.element_bytes;
-    const bool wants = call.operation == Operation::all_reduce || (call.operation == Operation::reduce && r == call.peer);
+    const bool wants =
+        call.operation == Operation::all_reduce || (call.operation == Operation::reduce && r == call.peer);
     if (wants) place_->outputs[copies++] = other.output + offset * call.element_bytes;
   }
   if (to_own_piece) place_->outputs[copies++] = call.output;

@@ -5,9 +5,6 @@
 /// Streams and events of the host, with the ordering rules of CUDA's: a stream runs its tasks in the order in which
 /// they were enqueued, and only an event orders two streams.
 
-#include <smp/device/waiting.hpp>
-#include <smp/error.hpp>
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -21,6 +18,9 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <smp/device/waiting.hpp>
+#include <smp/error.hpp>
 
 namespace smp {
 
@@ -113,7 +113,8 @@ class HostStream {
   /// Where tasks of this stream run.
   [[nodiscard]] Mode mode() const noexcept { return mode_; }
 
-  /// Runs `task()` after everything enqueued before. `task` must be callable once and must not outlive what it refers to.
+  /// Runs `task()` after everything enqueued before. `task` must be callable once and must not outlive what it refers
+  /// to.
   template <class F>
   void enqueue(F&& task) {
     if (mode_ == Mode::at_once) {
@@ -140,9 +141,8 @@ class HostStream {
 
   /// Lets what is enqueued from now on wait until `event`, as recorded last, has completed.
   void wait(const HostEvent& event, Clock::duration timeout = std::chrono::minutes(10)) {
-    enqueue([state = event.state_, ticket = event.state_->recorded.load(), timeout] {
-      state->wait_for(ticket, timeout);
-    });
+    enqueue(
+        [state = event.state_, ticket = event.state_->recorded.load(), timeout] { state->wait_for(ticket, timeout); });
   }
 
   /// Blocks until everything enqueued has run.
@@ -199,7 +199,8 @@ class HostStream {
       if (pushed_.load() == index) return;
       Task& task = ring_[index % ring_.size()];
       if (!failure_ && dropping_.load()) {
-        failure_ = std::make_exception_ptr(DeviceError("a stream was destroyed by an exception before it ran its tasks"));
+        failure_ =
+            std::make_exception_ptr(DeviceError("a stream was destroyed by an exception before it ran its tasks"));
       }
       const bool call = task.kind == Kind::always || !failure_;
       try {

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Ends an MPI job in which a rank waits too long. A thread looks on: the waiting one may be inside of MPI, which has
+/// no deadlines, and other ranks cannot be told once one of them no longer takes part.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <smp/comm/communicator.hpp>
+#include <smp/comm/mpi_board.hpp>
+
+namespace smp::comm {
+
+/// Watches the operations of this process.
+class MpiWatchdog {
+ public:
+  /// What a communicator is doing: written by the thread that communicates, read by the watchdog.
+  struct Activity {
+    const Group* group = nullptr;  // lives as long as the activity
+    std::uint64_t group_id = 0;
+    std::atomic<std::uint64_t> begun{0};
+    std::atomic<std::uint64_t> ended{0};
+    std::atomic<Operation> operation{Operation::barrier};
+    std::atomic<const char*> file{""};
+    std::atomic<std::uint32_t> line{0};
+  };
+
+  /// @param timeout how long one operation may take
+  MpiWatchdog(std::unique_ptr<MpiBoard> board, Clock::duration timeout)
+      : board_(std::move(board)), timeout_(timeout), thread_([this] { watch(); }) {}
+
+  MpiWatchdog(const MpiWatchdog&) = delete;
+  MpiWatchdog& operator=(const MpiWatchdog&) = delete;
+  ~MpiWatchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    condition_.notify_all();
+    thread_.join();
+  }
+
+  /// Begins and ends watching a communicator.
+  void add(const std::shared_ptr<Activity>& activity) {
+    const std::lock_guard lock(mutex_);
+    watched_.push_back({activity, 0, {}});
+  }
+  void remove(const Activity* activity) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(watched_, [&](const Watched& w) { return w.activity.get() == activity; });
+  }
+
+  /// Marks an operation as running while it lives.
+  class Running {
+   public:
+    Running(MpiWatchdog& watchdog, Activity& activity, const Call& call) noexcept
+        : notice_(watchdog.board_->mine()), activity_(activity) {
+      activity.operation.store(call.operation, std::memory_order_relaxed);
+      activity.file.store(call.where.file_name(), std::memory_order_relaxed);
+      activity.line.store(call.where.line(), std::memory_order_relaxed);
+      const std::uint64_t sequence = activity.ended.load(std::memory_order_relaxed) + 1;
+      notice_.group.store(activity.group_id, std::memory_order_relaxed);
+      notice_.sequence.store(sequence, std::memory_order_relaxed);
+      notice_.operation.store(call.operation, std::memory_order_relaxed);
+      notice_.inside.store(true, std::memory_order_release);
+      activity.begun.store(sequence, std::memory_order_release);
+    }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    ~Running() {
+      activity_.ended.store(activity_.begun.load(std::memory_order_relaxed), std::memory_order_release);
+      notice_.inside.store(false, std::memory_order_release);
+    }
+
+   private:
+    MpiBoard::Notice& notice_;
+    Activity& activity_;
+  };
+
+ private:
+  struct Watched {
+    std::shared_ptr<Activity> activity;
+    std::uint64_t sequence = 0;  // of the operation seen running last
+    Clock::time_point since{};
+  };
+
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!closing_) {
+      const auto now = Clock::now();
+      board_->mine().alive.store(now.time_since_epoch().count());
+      for (Watched& w : watched_) {
+        const std::uint64_t begun = w.activity->begun.load(std::memory_order_acquire);
+        if (begun == w.activity->ended.load(std::memory_order_acquire)) {
+          w.sequence = 0;
+        } else if (w.sequence != begun) {
+          w.sequence = begun;
+          w.since = now;
+        } else if (now - w.since >= timeout_) {
+          end_job(*w.activity, begun);
+        }
+      }
+      // Sixteen looks in one timeout: an operation is reported at most a sixteenth late.
+      condition_.wait_for(lock, std::min<Clock::duration>(timeout_ / 16, std::chrono::seconds(1)));
+    }
+  }
+
+  [[noreturn]] void end_job(const Activity& a, std::uint64_t sequence) const {
+    std::string missing;
+    for (const int r : a.group->world_ranks) {
+      const std::string where = whereabouts(r, a, sequence);
+      if (!where.empty()) missing += (missing.empty() ? "" : ", ") + where;
+    }
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
+    std::fprintf(stderr, "smp: %s at %s on %s: waited %lld ms; missing: %s; ending the job\n", name(a.operation.load()),
+                 place(a.file.load(), a.line.load()).c_str(), describe(*a.group).c_str(), static_cast<long long>(ms),
+                 missing.empty() ? "nobody on this node" : missing.c_str());
+    std::fflush(stderr);
+    // Not MPI_Abort: this thread may not call MPI unless the host asked for more than MPI_THREAD_FUNNELED. Every
+    // launcher ends a job in which a process exits with an error before MPI_Finalize.
+    std::_Exit(EXIT_FAILURE);
+  }
+
+  /// Why `world_rank` may be the one that is waited for, or nothing.
+  [[nodiscard]] std::string whereabouts(int world_rank, const Activity& a, std::uint64_t sequence) const {
+    const MpiBoard::Notice* n = board_->find(world_rank);
+    const std::string who = "world rank " + std::to_string(world_rank);
+    if (n == nullptr) return {};  // on another node, where its own watchdog looks on
+    if (n->finished.load()) return who + " has ended its session";
+    const Clock::duration silent = Clock::now().time_since_epoch() - Clock::duration(n->alive.load());
+    if (silent > timeout_ / 2) {
+      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(silent).count();
+      return who + " gave no sign of life for " + std::to_string(ms) + " ms (stopped or dead)";
+    }
+    if (n->group.load() == a.group_id && n->sequence.load() >= sequence) return {};
+    return n->inside.load() ? who + " is in another operation (" + name(n->operation.load()) + ")"
+                            : who + " is in its own code";
+  }
+
+  std::unique_ptr<MpiBoard> board_;
+  Clock::duration timeout_;
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::vector<Watched> watched_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace smp::comm
