@@ -25,7 +25,7 @@
 namespace smp::comm {
 
 /// The members of a group, and which of them this rank is.
-struct Group {
+struct Membership {
   std::string name;              ///< what messages and counters call it: "WORLD", "TP", ...
   std::vector<int> world_ranks;  ///< by rank in the group
   int rank = 0;                  ///< this rank's place in the group
@@ -35,7 +35,7 @@ struct Group {
 };
 
 /// "TP group (world ranks 4,5,6,7), rank 2"
-[[nodiscard]] inline std::string describe(const Group& group) {
+[[nodiscard]] inline std::string describe(const Membership& group) {
   std::string text = group.name + " group (world rank" + (group.size() == 1 ? " " : "s ");
   for (int i = 0; i < group.size(); ++i) {
     if (i >= 8 && i < group.size() - 1) continue;  // a sentence, not a page, at ten thousand ranks
@@ -46,7 +46,7 @@ struct Group {
 }
 
 /// "all_reduce of 12 float (sum) at train.cpp:80 on TP group (world ranks 0,1), rank 1"
-[[nodiscard]] inline std::string describe(const Call& call, const Group& group) {
+[[nodiscard]] inline std::string describe(const Call& call, const Membership& group) {
   return summary(signature(call)) + " on " + describe(group);
 }
 
@@ -58,7 +58,7 @@ concept ContiguousBuffer = std::ranges::contiguous_range<R> && std::ranges::size
 template <class C>
 concept Communicator =
     std::copy_constructible<C> && requires(C& c, const C& k, typename C::Stream& stream, const Call& call) {
-      { k.group() } -> std::same_as<const Group&>;
+      { k.group() } -> std::same_as<const Membership&>;
       { k.rank() } -> std::same_as<int>;
       { k.size() } -> std::same_as<int>;
       c.enqueue(stream, call);

@@ -41,7 +41,7 @@ inline void pin_rank(int rank, int ranks) noexcept {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   int seen = 0;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &allowed)) continue;
     if (seen / share == rank) CPU_SET(core, &mine);
     ++seen;

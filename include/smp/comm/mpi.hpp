@@ -33,7 +33,7 @@ class Mpi : public Operations<Mpi> {
     }
     MPI_Comm duplicate = MPI_COMM_NULL;
     check(MPI_Comm_dup(host, &duplicate), "MPI_Comm_dup");
-    Group group;
+    Membership group;
     group.name = "WORLD";
     int size = 0;
     check(MPI_Comm_rank(duplicate, &group.rank), "MPI_Comm_rank");
@@ -45,7 +45,7 @@ class Mpi : public Operations<Mpi> {
 
   /// The group, and this rank's place in it. World ranks are those of the communicator that the first `Mpi` was made
   /// of.
-  [[nodiscard]] const Group& group() const noexcept { return place_->channel.group(); }
+  [[nodiscard]] const Membership& group() const noexcept { return place_->channel.group(); }
 
   /// Cuts the group into parts: the ranks that give one `colour` (not negative), ordered by `key`, then by rank.
   /// Collective. The members are verified: some MPI builds order equal or falling keys wrongly.
@@ -74,7 +74,7 @@ class Mpi : public Operations<Mpi> {
 
  private:
   struct Place {
-    Place(std::shared_ptr<MpiJob> job, MPI_Comm comm, Group group, std::uint64_t creation)
+    Place(std::shared_ptr<MpiJob> job, MPI_Comm comm, Membership group, std::uint64_t creation)
         : channel(std::move(job), comm, std::move(group), creation) {}
     MpiChannel channel;
     std::uint64_t splits = 0;
@@ -86,7 +86,7 @@ class Mpi : public Operations<Mpi> {
 };
 
 inline Mpi Mpi::split(int colour, int key, std::string name) const {
-  const Group& whole = group();
+  const Membership& whole = group();
   // The members follow from what everybody asked for; MPI has to come to the same ones.
   const int mine[2] = {colour, key};
   std::vector<int> asked(2 * static_cast<std::size_t>(whole.size()));
@@ -113,7 +113,7 @@ inline Mpi Mpi::split(int colour, int key, std::string name) const {
     throw CommError(describe(whole) + ": MPI_Comm_split made another group \"" + name + "\" than was asked for");
   }
 
-  Group group{std::move(name), {}, static_cast<int>(place)};
+  Membership group{std::move(name), {}, static_cast<int>(place)};
   for (const int r : members) group.world_ranks.push_back(whole.world_ranks[static_cast<std::size_t>(r)]);
   return Mpi(std::make_shared<Place>(place_->channel.job(), part, std::move(group), ++place_->splits));
 }

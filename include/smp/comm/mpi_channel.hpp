@@ -26,7 +26,7 @@ namespace smp::comm {
 class MpiChannel {
  public:
   /// Takes over `comm`, whose errors it reports by exceptions.
-  MpiChannel(std::shared_ptr<MpiJob> job, MPI_Comm comm, Group group, std::uint64_t creation)
+  MpiChannel(std::shared_ptr<MpiJob> job, MPI_Comm comm, Membership group, std::uint64_t creation)
       : job_(std::move(job)), comm_(comm), group_(std::move(group)) {
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     activity_->group = &group_;
@@ -43,7 +43,7 @@ class MpiChannel {
 
   [[nodiscard]] const std::shared_ptr<MpiJob>& job() const noexcept { return job_; }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  [[nodiscard]] const Membership& group() const noexcept { return group_; }
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(group_.size()); }
   [[nodiscard]] std::size_t self() const noexcept { return static_cast<std::size_t>(group_.rank); }
   /// Bytes of the largest message handed to MPI.
@@ -130,7 +130,7 @@ class MpiChannel {
 
   std::shared_ptr<MpiJob> job_;
   MPI_Comm comm_;
-  Group group_;
+  Membership group_;
   int unwinding_ = std::uncaught_exceptions();
   std::shared_ptr<MpiWatchdog::Activity> activity_ = std::make_shared<MpiWatchdog::Activity>();
   std::array<Requests, 4> requests_;

@@ -27,7 +27,7 @@ class MpiWatchdog {
  public:
   /// What a communicator is doing: written by the thread that communicates, read by the watchdog.
   struct Activity {
-    const Group* group = nullptr;  // lives as long as the activity
+    const Membership* group = nullptr;  // lives as long as the activity
     std::uint64_t group_id = 0;
     std::atomic<std::uint64_t> begun{0};
     std::atomic<std::uint64_t> ended{0};

@@ -48,7 +48,7 @@ class Room {
   /// Returns when all ranks have entered. A rank that gives up takes the whole room with it, and can do so only while
   /// one is still missing: afterwards the others may be reading its buffers.
   /// @throws CommError if a rank fails, returns, or does not come in time; never after all have entered
-  void enter(const Group& group, const Call& call) {
+  void enter(const Membership& group, const Call& call) {
     Seat& mine = seat(group.rank);
     const std::uint64_t sequence = mine.sequence.load() + 1;
     const std::uint64_t all = sequence * seats_.size();
@@ -73,14 +73,14 @@ class Room {
 
   /// Returns when all ranks have left. Has no deadline: they are between entering and leaving, where nothing waits, and
   /// they may be reading this rank's buffers.
-  void leave(const Group& group) {
+  void leave(const Membership& group) {
     const std::uint64_t all = seat(group.rank).sequence.load() * seats_.size();
     if (departures_.fetch_add(1) + 1 == all) waiting_.wake();
     wait_for_copy([&] { return departures_.load() >= all; });
   }
 
   /// Lays a message open for its receiver; `await` has to follow. Waits until the one before has been received.
-  void post(const Group& group, const Call& call, const Transfer& t) {
+  void post(const Membership& group, const Call& call, const Transfer& t) {
     Channel& c = channel(group.rank, t.peer);
     wait_for_peer(
         c, [&] { return c.state.load() == State::empty; }, group, call, t.peer);
@@ -92,7 +92,7 @@ class Room {
 
   /// Waits until the message posted last has been received.
   /// @throws CommError also if the receiver expected another size
-  void await(const Group& group, const Call& call, const Transfer& t) {
+  void await(const Membership& group, const Call& call, const Transfer& t) {
     Channel& c = channel(group.rank, t.peer);
     const auto received = [&] { return c.state.load() == State::received || c.state.load() == State::refused; };
     try {
@@ -109,7 +109,7 @@ class Room {
   }
 
   /// Takes back a message that has not been received, or waits until it has: afterwards nobody reads the buffer.
-  void withdraw(const Group& group, const Transfer& t) {
+  void withdraw(const Membership& group, const Transfer& t) {
     Channel& c = channel(group.rank, t.peer);
     State posted = State::posted;
     if (c.state.compare_exchange_strong(posted, State::empty)) return;
@@ -120,7 +120,7 @@ class Room {
   /// Receives the next message of `t.peer` with `copy(to, from, bytes)`.
   /// @throws CommError if it has another size; the sender then throws, too
   template <class Copy>
-  void receive(const Group& group, const Call& call, const Transfer& t, Copy copy) {
+  void receive(const Membership& group, const Call& call, const Transfer& t, Copy copy) {
     Channel& c = channel(t.peer, group.rank);
     const auto take = [&] {
       State posted = State::posted;
@@ -164,12 +164,12 @@ class Room {
     return false;
   }
 
-  [[noreturn]] void give_up(const Group& group, const Call& call, const std::string& why) {
+  [[noreturn]] void give_up(const Membership& group, const Call& call, const std::string& why) {
     throw CommError(describe(call, group) + ": " + why);
   }
 
   /// Says who is missing, to all ranks.
-  [[nodiscard]] std::string missing(const Group& group, const Call& call, std::uint64_t sequence) {
+  [[nodiscard]] std::string missing(const Membership& group, const Call& call, std::uint64_t sequence) {
     if (team_->failed()) return team_->failure();
     std::string who;
     for (std::size_t r = 0; r < seats_.size(); ++r) {
@@ -180,7 +180,7 @@ class Room {
     return team_->failure();
   }
 
-  void report(const Group& group, const Call& call, const std::string& who, bool blocked) {
+  void report(const Membership& group, const Call& call, const std::string& who, bool blocked) {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(team_->timeout()).count();
     const std::string text = blocked ? "waited " + std::to_string(ms) + " ms, but " + who : who;
     const std::string all = describe(call, group) + ": " + text;
@@ -188,7 +188,7 @@ class Room {
   }
 
   template <class Ready>
-  void wait_for_peer(Channel&, Ready ready, const Group& group, const Call& call, int peer) {
+  void wait_for_peer(Channel&, Ready ready, const Membership& group, const Call& call, int peer) {
     const int world_peer = world_ranks_[static_cast<std::size_t>(peer)];
     const auto hopeless = [&] { return team_->failed() || team_->finished(world_peer); };
     if (waiting_.until(ready, hopeless, team_->timeout()) || ready()) return;

@@ -15,7 +15,7 @@ class Self : public Operations<Self> {
   explicit Self(std::string name = "WORLD") : group_{std::move(name), {0}, 0} {}
 
   /// The group: world rank 0.
-  [[nodiscard]] const Group& group() const noexcept { return group_; }
+  [[nodiscard]] const Membership& group() const noexcept { return group_; }
 
   /// A part of this group is this group, under another name.
   [[nodiscard]] Self split(int /*colour*/, int /*key*/, std::string name) const { return Self(std::move(name)); }
@@ -61,7 +61,7 @@ class Self : public Operations<Self> {
     if (bytes != 0) std::memmove(to, from, bytes);
   }
 
-  Group group_;
+  Membership group_;
 };
 
 }  // namespace smp::comm

@@ -26,7 +26,7 @@ class Threads : public Operations<Threads> {
   Threads(std::shared_ptr<Room> room, int rank) : place_(std::make_shared<Place>(std::move(room), rank)) {}
 
   /// The group, and this rank's place in it.
-  [[nodiscard]] const Group& group() const noexcept { return place_->group; }
+  [[nodiscard]] const Membership& group() const noexcept { return place_->group; }
 
   /// Cuts the group into parts: the ranks that give one `colour`, ordered by `key`, then by rank. All ranks call it.
   /// @param name what messages and counters call the part
@@ -48,7 +48,7 @@ class Threads : public Operations<Threads> {
       outputs.resize(room->world_ranks().size());
     }
     std::shared_ptr<Room> room;
-    Group group;
+    Membership group;
     std::vector<const std::byte*> inputs;  // of a reduction, by rank: kept, so that no operation allocates
     std::vector<std::byte*> outputs;
   };
