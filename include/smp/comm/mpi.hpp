@@ -18,6 +18,7 @@
 #include <smp/comm/mpi_channel.hpp>
 #include <smp/comm/mpi_collectives.hpp>
 #include <smp/comm/mpi_job.hpp>
+#include <smp/comm/mpi_mailbox.hpp>
 
 namespace smp::comm {
 
@@ -51,6 +52,13 @@ class Mpi : public Operations<Mpi> {
   /// Collective. The members are verified: some MPI builds order equal or falling keys wrongly.
   [[nodiscard]] Mpi split(int colour, int key, std::string name) const;
 
+  /// Boxes for notes between the ranks of the group. Collective.
+  [[nodiscard]] MpiMailbox mailbox() const {
+    MPI_Comm duplicate = MPI_COMM_NULL;
+    check(MPI_Comm_dup(handle(), &duplicate), "MPI_Comm_dup");
+    return MpiMailbox(std::make_shared<MpiChannel>(place_->channel.job(), duplicate, group(), ++place_->communicators));
+  }
+
   /// Performs `call` in `stream`.
   /// @throws ConfigError for a stream with a worker if MPI was not initialised for calls from any thread
   void enqueue(HostStream& stream, const Call& call) {
@@ -77,7 +85,7 @@ class Mpi : public Operations<Mpi> {
     Place(std::shared_ptr<MpiJob> job, MPI_Comm comm, Membership group, std::uint64_t creation)
         : channel(std::move(job), comm, std::move(group), creation) {}
     MpiChannel channel;
-    std::uint64_t splits = 0;
+    std::uint64_t communicators = 0;  // made of this one
   };
 
   explicit Mpi(std::shared_ptr<Place> place) : place_(std::move(place)) {}
@@ -115,7 +123,7 @@ inline Mpi Mpi::split(int colour, int key, std::string name) const {
 
   Membership group{std::move(name), {}, static_cast<int>(place)};
   for (const int r : members) group.world_ranks.push_back(whole.world_ranks[static_cast<std::size_t>(r)]);
-  return Mpi(std::make_shared<Place>(place_->channel.job(), part, std::move(group), ++place_->splits));
+  return Mpi(std::make_shared<Place>(place_->channel.job(), part, std::move(group), ++place_->communicators));
 }
 
 static_assert(HostCommunicator<Mpi>);

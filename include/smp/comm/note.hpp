@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include <smp/comm/agreement.hpp>
 
@@ -55,7 +59,47 @@ template <class M>
 concept Mailbox = requires(M& m, const Note& note, Note& out) {
   m.post(0, note);                           // to a rank: never waits
   { m.poll(0, out) } -> std::same_as<bool>;  // the next of a rank, if there is one
+  { m.gone(0) } -> std::same_as<bool>;       // a rank is known to post nothing more
   m.pause();                                 // between two polls; throws if the job has ended
+};
+
+/// The boxes of the ranks of one process, by sender and receiver.
+class NoteBoxes {
+ public:
+  explicit NoteBoxes(std::size_t ranks) : ranks_(ranks), boxes_(ranks * ranks) {}
+
+  void put(int from, int to, const Note& note) {
+    Box& box = at(from, to);
+    const std::lock_guard lock(box.mutex);
+    box.notes.push_back(note);
+    box.filled.store(true, std::memory_order_release);
+  }
+
+  [[nodiscard]] bool take(int from, int to, Note& note) {
+    Box& box = at(from, to);
+    if (!box.filled.load(std::memory_order_acquire)) return false;
+    const std::lock_guard lock(box.mutex);
+    note = box.notes[box.taken++];
+    if (box.taken < box.notes.size()) return true;
+    box.notes.clear();
+    box.taken = 0;
+    box.filled.store(false, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  struct alignas(64) Box {
+    std::atomic<bool> filled{false};
+    std::mutex mutex;
+    std::vector<Note> notes;
+    std::size_t taken = 0;
+  };
+  [[nodiscard]] Box& at(int from, int to) {
+    return boxes_[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)];
+  }
+
+  std::size_t ranks_;
+  std::vector<Box> boxes_;
 };
 
 }  // namespace smp::comm

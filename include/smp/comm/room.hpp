@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/note.hpp>
 #include <smp/comm/team.hpp>
 
 namespace smp::comm {
@@ -27,6 +28,7 @@ class Room {
         world_ranks_(std::move(world_ranks)),
         seats_(world_ranks_.size()),
         channels_(world_ranks_.size() * world_ranks_.size()),
+        boxes_(world_ranks_.size()),
         waiting_(team_->spins()) {}
 
   /// What one rank lays open to the others while it is in the room.
@@ -43,6 +45,7 @@ class Room {
   [[nodiscard]] const std::string& group_name() const noexcept { return name_; }
   [[nodiscard]] const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
   [[nodiscard]] Seat& seat(int rank) noexcept { return seats_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] NoteBoxes& boxes() noexcept { return boxes_; }
   [[nodiscard]] const Call& call(int rank) noexcept { return *seat(rank).call; }
 
   /// Returns when all ranks have entered. A rank that gives up takes the whole room with it, and can do so only while
@@ -214,6 +217,7 @@ class Room {
   std::vector<int> world_ranks_;
   std::vector<Seat> seats_;
   std::vector<Channel> channels_;
+  NoteBoxes boxes_;
   alignas(64) std::atomic<std::uint64_t> arrivals_{0};
   alignas(64) std::atomic<std::uint64_t> departures_{0};
   alignas(64) Waiting waiting_;

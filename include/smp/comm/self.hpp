@@ -5,6 +5,7 @@
 /// The communicator of a rank that is alone: every group of a world of one. Needs no threads and no MPI.
 
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/note.hpp>
 
 namespace smp::comm {
 
@@ -19,6 +20,15 @@ class Self : public Operations<Self> {
 
   /// A part of this group is this group, under another name.
   [[nodiscard]] Self split(int /*colour*/, int /*key*/, std::string name) const { return Self(std::move(name)); }
+
+  /// Boxes for notes between the ranks of the group, of which there is one: nothing is ever posted.
+  struct NoMailbox {
+    static void post(int /*peer*/, const Note& /*note*/) noexcept {}
+    [[nodiscard]] static bool poll(int /*peer*/, Note& /*note*/) noexcept { return false; }
+    [[nodiscard]] static bool gone(int /*peer*/) noexcept { return true; }
+    static void pause() noexcept {}
+  };
+  [[nodiscard]] static NoMailbox mailbox() noexcept { return {}; }
 
   /// Performs `call` in `stream`.
   void enqueue(HostStream& stream, const Call& call) { execute_in(stream, *this, call); }

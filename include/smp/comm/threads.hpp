@@ -15,6 +15,7 @@
 #include <smp/comm/agreement.hpp>
 #include <smp/comm/communicator.hpp>
 #include <smp/comm/room.hpp>
+#include <smp/comm/thread_mailbox.hpp>
 #include <smp/device/copy.hpp>
 
 namespace smp::comm {
@@ -31,6 +32,9 @@ class Threads : public Operations<Threads> {
   /// Cuts the group into parts: the ranks that give one `colour`, ordered by `key`, then by rank. All ranks call it.
   /// @param name what messages and counters call the part
   [[nodiscard]] Threads split(int colour, int key, std::string name);
+
+  /// Boxes for notes between the ranks of the group.
+  [[nodiscard]] ThreadMailbox mailbox() const { return {place_->room, rank()}; }
 
   /// Performs `call` in `stream`.
   void enqueue(HostStream& stream, const Call& call) { execute_in(stream, *this, call); }
