@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Proves a schedule right, or names its first defect: every action once, in an order that its rank can run, without
+/// cyclic waits on any transport, each channel received in the order sent, and enough slots. Serves `static_assert` and
+/// run time alike; the work is proportional to the number of actions.
+
+#include <array>
+
+#include <smp/pipeline/exchange.hpp>
+
+namespace smp {
+
+/// How many messages a channel (an ordered pair of ranks) takes before its sender waits for a receive.
+struct Transport {
+  int capacity = 0;
+  [[nodiscard]] static constexpr Transport rendezvous() noexcept { return {0}; }
+  [[nodiscard]] static constexpr Transport slots(int messages) noexcept { return {messages}; }
+  [[nodiscard]] static constexpr Transport unbounded() noexcept { return {1 << 28}; }
+};
+
+/// How a rank communicates between two actions.
+enum class Grouping : unsigned char {
+  fused,    ///< all sends and receives of an exchange at once (ncclGroup, MPI_Sendrecv): what smp does
+  blocking  ///< one after the other, each waited for: the naive way, here as a control
+};
+
+namespace detail {
+
+/// The calls that ranks have made on a transport, and how many calls of each rank are still waiting.
+class ChannelState {
+ public:
+  constexpr ChannelState(int ranks, Transport transport)
+      : ranks_(ranks), capacity_(transport.capacity), sent_(ranks * ranks), received_(ranks * ranks), waiting_(ranks) {}
+
+  constexpr void send(int from, int to) {
+    const int channel = from * ranks_ + to;
+    const int number = sent_[channel]++;
+    if (number < received_[channel]) --waiting_[to];
+    if (number >= received_[channel] + capacity_) ++waiting_[from];
+  }
+  constexpr void receive(int from, int to) {
+    const int channel = from * ranks_ + to;
+    const int number = received_[channel]++;
+    if (number >= sent_[channel]) ++waiting_[to];
+    if (number + capacity_ < sent_[channel]) --waiting_[from];
+  }
+  /// Calls that `rank` has made and that are not complete.
+  [[nodiscard]] constexpr int waiting(int rank) const noexcept { return waiting_[rank]; }
+  [[nodiscard]] constexpr bool send_waits(int from, int to) const noexcept {
+    return sent_[from * ranks_ + to] > received_[from * ranks_ + to] + capacity_;
+  }
+  [[nodiscard]] constexpr bool receive_waits(int from, int to) const noexcept {
+    return received_[from * ranks_ + to] > sent_[from * ranks_ + to];
+  }
+
+ private:
+  int ranks_, capacity_;
+  Table<int> sent_, received_;  // calls made, by channel
+  Table<int> waiting_;          // by rank
+};
+
+/// A peer that `rank` waits for, or -1.
+[[nodiscard]] constexpr int waits_for(const ChannelState& channels, int ranks, int rank) {
+  if (channels.waiting(rank) > 0)
+    for (int peer = 0; peer < ranks; ++peer)
+      if (channels.send_waits(rank, peer) || channels.receive_waits(peer, rank)) return peer;
+  return -1;
+}
+
+}  // namespace detail
+
+/// Runs the communication of `plan` on a transport; no defect, or the ranks that wait for each other for ever.
+/// Time plays no part: each rank has a fixed order of calls and names its peer, so that either all runs end or none
+/// does.
+[[nodiscard]] constexpr Defect find_deadlock(const Plan& plan, const Dependencies& d, const Exchange& exchange,
+                                             Transport transport, Grouping grouping = Grouping::fused) {
+  const int ranks = plan.ranks();
+  detail::ChannelState channels(ranks, transport);
+  Table<int> next_send = plan.first, next = plan.first, next_receive(ranks);
+  for (int rank = 0; rank < ranks; ++rank) next_receive[rank] = exchange.first[plan.first[rank]];
+  for (detail::AwakeRanks awake(ranks); awake.any();) {
+    const int rank = awake.next(), stop = plan.first[rank + 1];
+    int send = next_send[rank], receive = next_receive[rank], i = next[rank];
+    while (true) {  // the exchange before action i, then the action
+      const int last_receive = i < stop ? exchange.first[i + 1] : receive;
+      while ((send < i || receive < last_receive) && (grouping == Grouping::fused || channels.waiting(rank) == 0)) {
+        int peer = 0;
+        if (send < i) {
+          peer = d.receiver[send++];
+          if (peer < 0) continue;
+          channels.send(rank, peer);
+        } else {
+          peer = d.sender[exchange.receives[receive++]];
+          channels.receive(peer, rank);
+        }
+        if (channels.waiting(peer) == 0) awake.wake(peer);
+      }
+      if (channels.waiting(rank) > 0 || i == stop) break;
+      i = plan.unit_end(i);
+    }
+    next_send[rank] = send;
+    next_receive[rank] = receive;
+    next[rank] = i;
+  }
+  Table<int> waits_for(ranks);
+  for (int rank = 0; rank < ranks; ++rank) waits_for[rank] = detail::waits_for(channels, ranks, rank);
+  return detail::find_cycle(DefectKind::cyclic_wait, plan, waits_for, next);
+}
+
+/// The receives that would take the wrong message from a channel without tags: those for which an older message of the
+/// channel is still to be received.
+struct Mismatches {
+  int count = 0;
+  Defect first;
+};
+
+/// Counts them, and names the first. @pre every message is received once
+[[nodiscard]] constexpr Mismatches find_mismatches(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
+  Mismatches found;
+  for (int rank = plan.ranks() - 1; rank >= 0; --rank) {
+    Table<int> oldest_later(plan.ranks(), plan.size());  // by sender: the oldest message received later than here
+    for (int k = exchange.first[plan.first[rank + 1]] - 1; k >= exchange.first[plan.first[rank]]; --k) {
+      const int use = exchange.receives[k], message = d.needs[use];
+      int& oldest = oldest_later[d.sender[use]];
+      if (oldest < message) {
+        ++found.count;
+        found.first = detail::defect_at(DefectKind::mismatched_receive, plan, use, d.sender[use]);
+      }
+      if (message < oldest) oldest = message;
+    }
+  }
+  return found;
+}
+
+/// The first message that is used without having been received by then.
+[[nodiscard]] constexpr Defect find_missing_receive(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
+  Table<bool> received(plan.size());
+  int k = 0;
+  for (int i = 0, end = 0; i < plan.size(); i = end) {
+    end = plan.unit_end(i);
+    for (const int last = exchange.first[i + 1]; k < last; ++k) received[exchange.receives[k]] = true;
+    for (int j = i; j < end; ++j)
+      if (d.sender[j] >= 0 && !received[j]) return detail::defect_at(DefectKind::missing_receive, plan, j, d.sender[j]);
+    k = exchange.first[end];
+  }
+  return {};
+}
+
+/// Memory that each rank sets aside before it starts.
+struct Slots {
+  Table<int> activations;  ///< by rank: chunk activations
+  Table<int> receives;     ///< by rank: messages received and not yet used up, of all channels together
+};
+
+/// Calls `visit(i, held)` for each action of `rank` before which messages are received, with those held while it runs.
+template <class Visit>
+constexpr void walk_received(const Plan& plan, const Exchange& exchange, int rank, Visit visit) {
+  const int from = plan.first[rank], to = plan.first[rank + 1];
+  Table<bool> waiting(to - from);
+  int held = 0, k = exchange.first[from];
+  for (int i = from; i < to; ++i) {
+    const int end = exchange.first[i + 1];
+    if (k < end) visit(i, held += end - k);
+    for (; k < end; ++k) waiting[exchange.receives[k] - from] = true;
+    if (waiting[i - from]) --held;
+  }
+}
+
+/// What `plan` needs: the least that passes find_overflow.
+[[nodiscard]] constexpr Slots count_slots(const Plan& plan, const Exchange& exchange) {
+  Slots slots{Table<int>(plan.ranks()), Table<int>(plan.ranks())};
+  const auto raise = [](int& most, int held) { most = held > most ? held : most; };
+  for (int rank = 0; rank < plan.ranks(); ++rank) {
+    walk_held(plan, rank, [&](int, int held, int) { raise(slots.activations[rank], held); });
+    walk_received(plan, exchange, rank, [&](int, int held) { raise(slots.receives[rank], held); });
+  }
+  return slots;
+}
+
+/// The first action for which there is no slot left.
+[[nodiscard]] constexpr Defect find_overflow(const Plan& plan, const Exchange& exchange, const Slots& slots) {
+  Defect first;
+  const auto compare = [&](DefectKind kind, int i, int held, int allowed) {
+    if (first || held <= allowed) return;
+    first = detail::defect_at(kind, plan, i);
+    first.amount = held;
+    first.allowed = allowed;
+  };
+  for (int rank = 0; rank < plan.ranks() && !first; ++rank) {
+    walk_held(plan, rank,
+              [&](int i, int held, int) { compare(DefectKind::activation_slots, i, held, slots.activations[rank]); });
+    walk_received(plan, exchange, rank,
+                  [&](int i, int held) { compare(DefectKind::receive_slots, i, held, slots.receives[rank]); });
+  }
+  return first;
+}
+
+/// A plan with its messages, and what is wrong with it.
+struct CheckedPlan {
+  Dependencies dependencies;
+  Exchange exchange;
+  Defect defect;
+};
+
+/// The first defect of `plan` with the given receives. A proof for rendezvous is one for every transport: a channel
+/// that takes more messages only removes waits.
+[[nodiscard]] constexpr Defect check(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
+  Defect defect = find_missing_receive(plan, d, exchange);
+  if (!defect) defect = find_mismatches(plan, d, exchange).first;
+  if (!defect) defect = find_deadlock(plan, d, exchange, Transport::rendezvous());
+  return defect;
+}
+
+/// Works out the messages of `plan` and checks it.
+[[nodiscard]] constexpr CheckedPlan check(const Plan& plan, ReceivePosting posting = ReceivePosting::with_send) {
+  CheckedPlan checked{find_dependencies(plan), {}, {}};
+  const Dependencies& d = checked.dependencies;
+  if ((checked.defect = d.defect)) return checked;
+  const Timeline ticks = run_in_ticks(plan, d);
+  if ((checked.defect = ticks.defect)) return checked;
+  checked.exchange = make_exchange(plan, d, ticks, posting);
+  checked.defect = check(plan, d, checked.exchange);
+  return checked;
+}
+
+/// A schedule that the compiler has proved for this many ranks and micro-batches, with what a program needs to know of
+/// it. A wrong schedule, or a shape that it cannot run, does not compile.
+template <PipelineSchedule S, int Ranks, int Microbatches>
+struct VerifiedSchedule {
+  static_assert(Ranks >= 1 && Microbatches >= 1,
+                "smp::VerifiedSchedule: a pipeline has at least one rank and one micro-batch");
+  static constexpr PipelineShape shape = shape_of(S{}, PipelineShape{Ranks, Microbatches});
+  static_assert(
+      microbatch_rule(S{}, shape).allows(Microbatches),
+      "smp::VerifiedSchedule: this schedule cannot run this number of micro-batches; see S::microbatches(shape) "
+      "for the rule, smp::make_plan at run time names the nearest legal number");
+
+  /// What is known once the schedule is checked.
+  struct Facts {
+    Defect defect;
+    std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< chunk activations that each rank holds at once
+    std::array<int, std::size_t{Ranks}> receive_slots{};  ///< received messages that each rank holds at once
+  };
+  static constexpr Facts facts = [] {
+    Facts facts;
+    const Plan plan = make_plan(S{}, shape);
+    const CheckedPlan checked = check(plan);
+    if ((facts.defect = checked.defect)) return facts;
+    const Slots slots = count_slots(plan, checked.exchange);
+    for (int rank = 0; rank < Ranks; ++rank) {
+      facts.max_in_flight[static_cast<std::size_t>(rank)] = slots.activations[rank];
+      facts.receive_slots[static_cast<std::size_t>(rank)] = slots.receives[rank];
+    }
+    return facts;
+  }();
+};
+
+}  // namespace smp

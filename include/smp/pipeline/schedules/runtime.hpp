@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Schedules that are known only at run time: one of the shipped ones by its name, or a table.
+
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <smp/pipeline/schedules/dual_pipe_v.hpp>
+#include <smp/pipeline/schedules/forward_only.hpp>
+#include <smp/pipeline/schedules/interleaved.hpp>
+#include <smp/pipeline/schedules/looped.hpp>
+#include <smp/pipeline/schedules/simple.hpp>
+#include <smp/pipeline/schedules/zero_bubble.hpp>
+#include <smp/pipeline/schedules/zero_bubble_v.hpp>
+
+namespace smp {
+
+/// A schedule written out by hand or by another program, for one number of ranks and micro-batches.
+struct TableSchedule {
+  std::string name = "table";
+  std::vector<std::vector<Action>> lists;  ///< by rank
+  std::vector<int> placement;              ///< by stage: its rank
+  int chunks = 1;                          ///< most stages on one rank
+
+  /// Reads the lists from rows like "F0.0 F0.1 B0.1 B0.0", one a rank, as printed by `to_string(Action)`; "--" is
+  /// skipped, "U" may stand at the end. `placement` says which rank holds each stage; if empty, stage s is on rank s.
+  /// @throws ConfigError naming the row and the word that is not an action
+  [[nodiscard]] static TableSchedule parse(const std::vector<std::string>& rows, std::vector<int> placement = {});
+
+  void order(const PipelineShape& shape, int rank, RankOrder& next) const {
+    int microbatches = 0;
+    for (const Action& action : lists.empty() ? std::vector<Action>{} : lists.front())
+      microbatches = std::max(microbatches, action.microbatch + 1);
+    if (shape.ranks != static_cast<int>(lists.size()) || shape.microbatches != microbatches)
+      throw ConfigError(name + " is a table for " + std::to_string(lists.size()) + " ranks and " +
+                        std::to_string(microbatches) + " micro-batches; found " + std::to_string(shape.ranks) +
+                        " and " + std::to_string(shape.microbatches));
+    for (const Action& action : lists[static_cast<std::size_t>(rank)]) next.add(action);
+  }
+  [[nodiscard]] int stages(const PipelineShape&) const { return static_cast<int>(placement.size()); }
+  [[nodiscard]] int stage_rank(const PipelineShape&, int stage) const {
+    return placement[static_cast<std::size_t>(stage)];
+  }
+};
+
+/// Any schedule behind one type, for a trainer that learns its schedule from a command line.
+class RuntimeSchedule {
+ public:
+  std::string name;
+  int chunks = 1;
+
+  /// Holds a copy of `schedule`.
+  template <PipelineSchedule S>
+  [[nodiscard]] static RuntimeSchedule of(S schedule) {
+    RuntimeSchedule erased;
+    erased.name = name_of(schedule);
+    erased.chunks = shape_of(schedule, PipelineShape{}).chunks;
+    erased.order_ = [schedule](const PipelineShape& shape, int rank, RankOrder& next) {
+      schedule.order(shape, rank, next);
+    };
+    erased.rule_ = [schedule](const PipelineShape& shape) { return microbatch_rule(schedule, shape); };
+    erased.stage_ranks_ = [schedule](const PipelineShape& shape) { return place_stages(schedule, shape).stage_rank; };
+    return erased;
+  }
+  /// The shipped schedule of that name; `chunks` a rank where it takes any number, else the number it has.
+  /// @throws ConfigError for an unknown name (listing the known ones), or a number of chunks that it cannot have
+  [[nodiscard]] static RuntimeSchedule named(std::string_view name, std::optional<int> chunks = {});
+
+  void order(const PipelineShape& shape, int rank, RankOrder& next) const { order_(shape, rank, next); }
+  [[nodiscard]] MicrobatchRule microbatches(const PipelineShape& shape) const { return rule_(shape); }
+  [[nodiscard]] int stages(const PipelineShape& shape) const { return stage_ranks_(shape).size(); }
+  [[nodiscard]] int stage_rank(const PipelineShape& shape, int stage) const { return stage_ranks_(shape)[stage]; }
+
+ private:
+  RuntimeSchedule() = default;
+  std::function<void(const PipelineShape&, int, RankOrder&)> order_;
+  std::function<MicrobatchRule(const PipelineShape&)> rule_;
+  std::function<Table<int>(const PipelineShape&)> stage_ranks_;
+};
+
+inline RuntimeSchedule RuntimeSchedule::named(std::string_view name, std::optional<int> chunks) {
+  using Looped = RuntimeLoopedSchedule<LoopOrder::depth_first>;
+  using LoopedBreadth = RuntimeLoopedSchedule<LoopOrder::breadth_first>;
+  if (chunks && *chunks < 1) refuse_number("the number of chunks of a rank", *chunks, 1);
+  const auto fixed = [&](auto schedule) {
+    RuntimeSchedule erased = of(schedule);
+    if (chunks && *chunks != erased.chunks)
+      throw ConfigError(std::string(name) + " holds " + std::to_string(erased.chunks) + " chunks a rank; found " +
+                        std::to_string(*chunks) + " (looped and looped_breadth take any number)");
+    return erased;
+  };
+  if (name == SimpleSchedule::name) return fixed(SimpleSchedule{});
+  if (name == InterleavedSchedule::name) return fixed(InterleavedSchedule{});
+  if (name == Looped::name) return of(Looped{{}, chunks.value_or(2)});
+  if (name == LoopedBreadth::name) return of(LoopedBreadth{{}, chunks.value_or(2)});
+  if (name == ZeroBubbleSchedule::name) return fixed(ZeroBubbleSchedule{});
+  if (name == ZeroBubbleVSchedule::name) return fixed(ZeroBubbleVSchedule{});
+  if (name == DualPipeVSchedule::name) return fixed(DualPipeVSchedule{});
+  if (name == ForwardOnlySchedule<>::name) return of(ForwardOnlySchedule<LoopedBreadth>{{{}, chunks.value_or(1)}});
+  throw ConfigError("no schedule is called '" + std::string(name) +
+                    "'; there are simple, interleaved, looped, looped_breadth, zero_bubble, zero_bubble_v, dual_pipe_v "
+                    "and forward_only");
+}
+
+inline TableSchedule TableSchedule::parse(const std::vector<std::string>& rows, std::vector<int> placement) {
+  TableSchedule table;
+  table.placement = std::move(placement);
+  if (table.placement.empty())
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) table.placement.push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    table.lists.emplace_back();
+    const std::string& row = rows[rank];
+    for (std::size_t from = row.find_first_not_of(" \t"); from != std::string::npos;) {
+      const std::size_t to = std::min(row.find_first_of(" \t", from), row.size());
+      const std::string word = row.substr(from, to - from);
+      from = row.find_first_not_of(" \t", to);
+      if (word == "--" || word == "U") continue;
+      constexpr std::string_view letters = "FBIW";
+      Action action;
+      const char* at = word.data() + 1;
+      const char* const end = word.data() + word.size();
+      bool good = letters.find(word[0]) != std::string_view::npos;
+      const auto number = [&](int& value) {
+        const auto [stop, error] = std::from_chars(at, end, value);
+        good = good && error == std::errc{};
+        at = stop;
+      };
+      number(action.microbatch);
+      if (good && at < end && *at++ == '.') number(action.chunk);
+      if (!good || at != end || action.chunk < 0)
+        throw ConfigError("row " + std::to_string(rank) + " of a schedule: '" + word +
+                          "' is no action; expected a letter of FBIW, a micro-batch and, where a rank holds several, "
+                          ".chunk");
+      action.kind = static_cast<ActionKind>(letters.find(word[0]));
+      table.lists.back().push_back(action);
+    }
+  }
+  std::vector<int> held(rows.size());
+  for (const int rank : table.placement)
+    if (rank >= 0 && rank < static_cast<int>(rows.size()))
+      table.chunks = std::max(table.chunks, ++held[static_cast<std::size_t>(rank)]);
+  return table;
+}
+
+}  // namespace smp
