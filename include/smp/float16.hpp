@@ -12,7 +12,7 @@ namespace smp {
 
 /// bfloat16: the upper half of a float (8 exponent bits, 8 significant bits). Rounds to nearest, ties to even.
 struct BFloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent, significand
 
   BFloat16() = default;
 
@@ -35,7 +35,7 @@ struct BFloat16 {
 
 /// IEEE 754 binary16 (5 exponent bits, 11 significant bits, subnormals kept). Rounds to nearest, ties to even.
 struct Float16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent, significand
 
   Float16() = default;
 

@@ -14,16 +14,16 @@ namespace smp::comm {
 /// What a rank says of a call so that others can compare it with theirs. The counts of the `_v` forms are compared by
 /// a hash, and the rank's own count, which may differ there, is left out.
 struct Signature {
-  Operation operation = Operation::barrier;
-  Element element = Element::opaque;
-  ReduceOp reduction = ReduceOp::none;
-  int root = -1;
-  std::uint64_t element_bytes = 1;
-  std::uint64_t count = 0;
-  std::uint64_t counts_size = 0;
-  std::uint64_t counts_hash = 0;
-  std::uint32_t line = 0;
-  const char* file = "";
+  Operation operation = Operation::barrier;  ///< which operation
+  Element element = Element::opaque;         ///< type of the elements
+  ReduceOp reduction = ReduceOp::none;       ///< of the reductions
+  int root = -1;                             ///< of a broadcast or a reduce
+  std::uint64_t element_bytes = 1;           ///< size of one element
+  std::uint64_t count = 0;                   ///< as in `Call`; 0 in the `_v` forms
+  std::uint64_t counts_size = 0;             ///< number of counts of the `_v` forms
+  std::uint64_t counts_hash = 0;             ///< of these counts
+  std::uint32_t line = 0;                    ///< where it was called
+  const char* file = "";                     ///< where it was called
 };
 
 /// The signature of `call`.

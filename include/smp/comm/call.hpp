@@ -78,11 +78,11 @@ inline constexpr std::size_t operations = 13;
 
 /// One message of an `exchange`: bytes that are sent to, or received from, rank `peer` of the group.
 struct Transfer {
-  const std::byte* sent = nullptr;
-  std::byte* received = nullptr;
-  std::size_t bytes = 0;
-  int peer = 0;
-  bool incoming = false;
+  const std::byte* sent = nullptr;  ///< the bytes, if outgoing
+  std::byte* received = nullptr;    ///< where the bytes go, if incoming
+  std::size_t bytes = 0;            ///< size of the message
+  int peer = 0;                     ///< rank of the other side in the group
+  bool incoming = false;            ///< received, not sent
 
   /// A message of this rank to `peer`.
   template <class T>
@@ -98,13 +98,13 @@ struct Transfer {
 
 /// One communication with its types erased. Which fields matter, and what `count` counts, depends on the operation.
 struct Call {
-  Operation operation = Operation::barrier;
-  Purpose purpose = Purpose::other;
-  Element element = Element::opaque;
-  Reduction reduction{};
-  std::size_t element_bytes = 1;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
+  Operation operation = Operation::barrier;  ///< which operation
+  Purpose purpose = Purpose::other;          ///< what it is for
+  Element element = Element::opaque;         ///< type of the elements
+  Reduction reduction{};                     ///< of the reductions
+  std::size_t element_bytes = 1;             ///< size of one element
+  const std::byte* input = nullptr;          ///< what this rank gives
+  std::byte* output = nullptr;               ///< where this rank gets the result
   /// Elements: of the whole buffer (broadcast, reduce, all_reduce), of one rank's piece (reduce_scatter, all_gather,
   /// all_to_all), or of the message that is sent (send, send_recv).
   std::size_t count = 0;

@@ -15,13 +15,14 @@ inline constexpr std::size_t max_mpi_count = static_cast<std::size_t>(std::numer
 
 /// A piece of a message: where it begins, in bytes, and how many bytes it has.
 struct Chunk {
-  std::size_t offset = 0;
-  std::size_t bytes = 0;
+  std::size_t offset = 0;  ///< bytes before the piece
+  std::size_t bytes = 0;   ///< size of the piece
 };
 
 /// The pieces of a message of `total` bytes, none larger than `limit`; an empty message is one empty piece.
 class Chunks {
  public:
+  /// Cuts `total` bytes into pieces of `limit` bytes, the last being the rest.
   constexpr Chunks(std::size_t total, std::size_t limit = max_mpi_count) noexcept : total_(total), limit_(limit) {}
 
   /// Number of pieces, at least 1.

@@ -72,8 +72,8 @@ concept HostCommunicator = Communicator<C> && requires(C& c, const Call& call) {
 
 /// What a caller may say about an operation: its purpose. Remembers where it was called.
 struct Tag {
-  Purpose purpose;
-  std::source_location where;
+  Purpose purpose;             ///< what the operation is for
+  std::source_location where;  ///< where it was called
   /// Implicit, so that a plain `Purpose::gradient` can be passed.
   constexpr Tag(Purpose p = Purpose::other, std::source_location w = std::source_location::current()) noexcept
       : purpose(p), where(w) {}
@@ -87,7 +87,7 @@ struct Tag {
 template <class Self, class StreamType = HostStream>
 class Operations {
  public:
-  using Stream = StreamType;
+  using Stream = StreamType;  ///< what the operations are enqueued in
 
   /// This rank's place in the group.
   [[nodiscard]] int rank() const noexcept { return self().group().rank; }

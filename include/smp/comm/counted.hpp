@@ -59,17 +59,17 @@ class Counters {
  public:
   /// Calls, and bytes that this rank sent.
   struct Count {
-    std::uint64_t calls = 0;
-    std::uint64_t bytes = 0;
+    std::uint64_t calls = 0;  ///< how often the operation was called
+    std::uint64_t bytes = 0;  ///< as `bytes_sent` counts them
     friend bool operator==(const Count&, const Count&) = default;
   };
 
   /// One line of the report.
   struct Row {
-    std::string group;
-    Operation operation;
-    Purpose purpose;
-    Count count;
+    std::string group;    ///< name of the groups
+    Operation operation;  ///< which operation
+    Purpose purpose;      ///< what it was for
+    Count count;          ///< calls and bytes
   };
 
   /// The counts of one group, where they are added up.

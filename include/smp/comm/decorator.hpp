@@ -28,6 +28,7 @@ class Decorator : public Operations<Self, typename C::Stream> {
   }
 
  protected:
+  /// Around `inner`.
   explicit Decorator(C inner) : inner_(std::move(inner)) {}
 
  private:

@@ -30,14 +30,14 @@ struct ElementTraits {
   static_assert(std::is_trivially_copyable_v<T>,
                 "smp: only trivially copyable elements can be communicated in place; for other types use "
                 "send_object, recv_object, broadcast_object or all_gather_object of <smp/comm/objects.hpp>");
-  static constexpr Element element = Element::opaque;
+  static constexpr Element element = Element::opaque;  ///< can only be moved
 };
 
 /// A row of the table: element identity `E`, sums and averages kept in `Acc` and rounded once.
 template <Element E, class Acc>
 struct ReducibleElement {
-  static constexpr Element element = E;
-  using Accumulator = Acc;
+  static constexpr Element element = E;  ///< identity of the type
+  using Accumulator = Acc;               ///< what sums are kept in
 };
 
 // clang-format off

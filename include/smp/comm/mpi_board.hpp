@@ -29,12 +29,12 @@ class MpiBoard {
  public:
   /// What one rank is doing. Only this rank writes it.
   struct alignas(64) Notice {
-    std::atomic<int> world_rank{-1};
-    std::atomic<std::uint64_t> group{0};     ///< identity of the group of the last operation
-    std::atomic<std::uint64_t> sequence{0};  ///< number of that operation in its group
-    std::atomic<Operation> operation{Operation::barrier};
-    std::atomic<bool> inside{false};     ///< still in that operation
-    std::atomic<bool> finished{false};   ///< has ended its session
+    std::atomic<int> world_rank{-1};                       ///< who writes here
+    std::atomic<std::uint64_t> group{0};                   ///< identity of the group of the last operation
+    std::atomic<std::uint64_t> sequence{0};                ///< number of that operation in its group
+    std::atomic<Operation> operation{Operation::barrier};  ///< which operation that was
+    std::atomic<bool> inside{false};                       ///< still in that operation
+    std::atomic<bool> finished{false};                     ///< has ended its session
     std::atomic<std::int64_t> alive{0};  ///< the last sign of life of its process, in ticks of the steady clock
   };
 

@@ -41,10 +41,15 @@ class MpiChannel {
     if (mpi_is_running() && std::uncaught_exceptions() <= unwinding_) MPI_Comm_free(&comm_);
   }
 
+  /// What this communicator shares with the others of the job.
   [[nodiscard]] const std::shared_ptr<MpiJob>& job() const noexcept { return job_; }
+  /// MPI's handle.
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+  /// The group, and this rank's place in it.
   [[nodiscard]] const Membership& group() const noexcept { return group_; }
+  /// Number of ranks.
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(group_.size()); }
+  /// This rank.
   [[nodiscard]] std::size_t self() const noexcept { return static_cast<std::size_t>(group_.rank); }
   /// Bytes of the largest message handed to MPI.
   [[nodiscard]] std::size_t largest_message() const noexcept { return job_->options().largest_message; }

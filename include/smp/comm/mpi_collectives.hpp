@@ -21,10 +21,10 @@ namespace smp::comm {
 /// Tags of our messages: those of users, blocks of a collective, summands on their way to be summed, sums on their way
 /// back.
 struct MpiTag {
-  static constexpr int message = 0;
-  static constexpr int block = 1;
-  static constexpr int summand = 2;
-  static constexpr int sum = 3;
+  static constexpr int message = 0;  ///< sent by a user
+  static constexpr int block = 1;    ///< of a gather or an all-to-all
+  static constexpr int summand = 2;  ///< to the rank that sums it
+  static constexpr int sum = 3;      ///< from the rank that has summed it
 };
 
 /// Where the sums of a reduction go.
@@ -133,6 +133,7 @@ inline void mpi_reduce_small(MpiChannel& c, const Call& call) {
 /// a segment of the output is written only after the same segment of the input has been sent.
 class MpiSegmentedReduction {
  public:
+  /// The reduction `call`, cut into `pieces`, one for each rank to sum.
   MpiSegmentedReduction(MpiChannel& channel, const Call& call, const Pieces& pieces, Delivery delivery)
       : c_(channel), call_(call), pieces_(pieces), delivery_(delivery) {
     const std::size_t wanted = c_.job()->options().segment;
@@ -146,6 +147,7 @@ class MpiSegmentedReduction {
     c_.inputs().resize(c_.ranks());
   }
 
+  /// Performs it.
   void run() {
     if (rounds_ > 0) exchange_summands(0);
     for (std::size_t round = 0; round < rounds_; ++round) {

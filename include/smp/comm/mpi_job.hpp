@@ -60,7 +60,9 @@ class MpiJob {
     check(MPI_Comm_free(&node), "MPI_Comm_free");
   }
 
+  /// How to communicate.
   [[nodiscard]] const MpiOptions& options() const noexcept { return options_; }
+  /// Who looks on.
   [[nodiscard]] MpiWatchdog& watchdog() noexcept { return *watchdog_; }
   /// MPI may be called from any thread (MPI_THREAD_MULTIPLE).
   [[nodiscard]] bool any_thread() const noexcept { return any_thread_; }

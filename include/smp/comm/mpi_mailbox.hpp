@@ -20,6 +20,7 @@ namespace smp::comm {
 /// The boxes of one rank of a channel, which must carry nothing else.
 class MpiMailbox {
  public:
+  /// The boxes of the ranks of `channel`.
   explicit MpiMailbox(std::shared_ptr<MpiChannel> channel) : channel_(std::move(channel)) {}
 
   MpiMailbox(MpiMailbox&&) = default;

@@ -27,13 +27,13 @@ class MpiWatchdog {
  public:
   /// What a communicator is doing: written by the thread that communicates, read by the watchdog.
   struct Activity {
-    const Membership* group = nullptr;  // lives as long as the activity
-    std::uint64_t group_id = 0;
-    std::atomic<std::uint64_t> begun{0};
-    std::atomic<std::uint64_t> ended{0};
-    std::atomic<Operation> operation{Operation::barrier};
-    std::atomic<const char*> file{""};
-    std::atomic<std::uint32_t> line{0};
+    const Membership* group = nullptr;                     ///< of the communicator; lives as long as the activity
+    std::uint64_t group_id = 0;                            ///< equal on the ranks of the group only
+    std::atomic<std::uint64_t> begun{0};                   ///< operations begun
+    std::atomic<std::uint64_t> ended{0};                   ///< operations ended; one less while one is running
+    std::atomic<Operation> operation{Operation::barrier};  ///< the last one begun
+    std::atomic<const char*> file{""};                     ///< where it was called
+    std::atomic<std::uint32_t> line{0};                    ///< where it was called
   };
 
   /// @param timeout how long one operation may take
@@ -51,11 +51,12 @@ class MpiWatchdog {
     thread_.join();
   }
 
-  /// Begins and ends watching a communicator.
+  /// Begins watching a communicator.
   void add(const std::shared_ptr<Activity>& activity) {
     const std::lock_guard lock(mutex_);
     watched_.push_back({activity, 0, {}});
   }
+  /// Ends watching a communicator.
   void remove(const Activity* activity) {
     const std::lock_guard lock(mutex_);
     std::erase_if(watched_, [&](const Watched& w) { return w.activity.get() == activity; });
@@ -64,6 +65,7 @@ class MpiWatchdog {
   /// Marks an operation as running while it lives.
   class Running {
    public:
+    /// Begins `call`.
     Running(MpiWatchdog& watchdog, Activity& activity, const Call& call) noexcept
         : notice_(watchdog.board_->mine()), activity_(activity) {
       activity.operation.store(call.operation, std::memory_order_relaxed);

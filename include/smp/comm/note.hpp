@@ -30,13 +30,13 @@ struct Note {
     fault        ///< throw `text`
   };
 
-  Kind kind = Kind::collective;
-  bool fused = false;          ///< the operation sends and receives at once
-  std::uint64_t epoch = 0;     ///< faults that the sender has seen in this group
-  std::uint64_t sequence = 0;  ///< collective operations that the sender has called in this group
-  Signature signature{};       ///< without `file`, which points into the sender's memory
-  std::array<char, 64> file{};
-  std::array<char, 640> text{};
+  Kind kind = Kind::collective;  ///< what kind of note
+  bool fused = false;            ///< the operation sends and receives at once
+  std::uint64_t epoch = 0;       ///< faults that the sender has seen in this group
+  std::uint64_t sequence = 0;    ///< collective operations that the sender has called in this group
+  Signature signature{};         ///< without `file`, which points into the sender's memory
+  std::array<char, 64> file{};   ///< the file of `signature`, without directories
+  std::array<char, 640> text{};  ///< of a fault
 
   /// Copies as much of `from` as fits.
   template <std::size_t N>
@@ -66,8 +66,10 @@ concept Mailbox = requires(M& m, const Note& note, Note& out) {
 /// The boxes of the ranks of one process, by sender and receiver.
 class NoteBoxes {
  public:
+  /// Empty boxes for `ranks` ranks.
   explicit NoteBoxes(std::size_t ranks) : ranks_(ranks), boxes_(ranks * ranks) {}
 
+  /// Adds `note` to the box of `to`.
   void put(int from, int to, const Note& note) {
     Box& box = at(from, to);
     const std::lock_guard lock(box.mutex);
@@ -75,6 +77,7 @@ class NoteBoxes {
     box.filled.store(true, std::memory_order_release);
   }
 
+  /// Takes the oldest note of `from` to `to`, if there is one.
   [[nodiscard]] bool take(int from, int to, Note& note) {
     Box& box = at(from, to);
     if (!box.filled.load(std::memory_order_acquire)) return false;

@@ -17,8 +17,8 @@ namespace smp::comm {
 
 /// One call that was asked for, and on which group. Buffers are not kept alive.
 struct Recorded {
-  std::string group;
-  Call call;
+  std::string group;  ///< name of the group
+  Call call;          ///< what was asked for
 };
 
 /// The place of one rank in a group that nobody else is in. Buffers stay as they are.

@@ -88,10 +88,10 @@ struct ReductionTraits<Minimum> : ReductionTraits<Sum> {
 
 /// The buffers of one reduction: inputs by rank, and the outputs that all receive the result. Outputs may be inputs.
 struct ReduceBuffers {
-  const std::byte* const* inputs = nullptr;
-  std::size_t ranks = 0;
-  std::byte* const* outputs = nullptr;
-  std::size_t copies = 0;
+  const std::byte* const* inputs = nullptr;  ///< of each rank
+  std::size_t ranks = 0;                     ///< number of inputs
+  std::byte* const* outputs = nullptr;       ///< where the result goes
+  std::size_t copies = 0;                    ///< number of outputs
 };
 
 /// Reduces `count` elements starting `offset` elements into every buffer.
@@ -140,8 +140,8 @@ void reduce_in_rank_order(const ReduceBuffers& buffers, std::size_t offset, std:
 
 /// A reduction with its types erased: its identity, and the kernel that performs it.
 struct Reduction {
-  ReduceOp op = ReduceOp::none;
-  ReduceKernel kernel = nullptr;
+  ReduceOp op = ReduceOp::none;   ///< which reduction
+  ReduceKernel kernel = nullptr;  ///< what performs it
 };
 
 /// The reduction `Op` over elements `T`; a pair that has no meaning does not compile.

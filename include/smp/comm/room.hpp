@@ -33,19 +33,26 @@ class Room {
 
   /// What one rank lays open to the others while it is in the room.
   struct alignas(64) Seat {
-    const Call* call = nullptr;
+    const Call* call = nullptr;              ///< what it has called
     std::atomic<std::uint64_t> sequence{0};  ///< operations this rank has entered
     int colour = 0;                          ///< during a split
     int key = 0;                             ///< during a split
     std::shared_ptr<Room> part{};            ///< during a split: made by the first rank of the part
   };
 
+  /// The fate of all ranks of the launch.
   [[nodiscard]] Team& team() const noexcept { return *team_; }
+  /// The same, to share.
   [[nodiscard]] const std::shared_ptr<Team>& shared_team() const noexcept { return team_; }
+  /// What messages call the group.
   [[nodiscard]] const std::string& group_name() const noexcept { return name_; }
+  /// The members, by rank in the group.
   [[nodiscard]] const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
+  /// What `rank` lays open.
   [[nodiscard]] Seat& seat(int rank) noexcept { return seats_[static_cast<std::size_t>(rank)]; }
+  /// Notes between the members.
   [[nodiscard]] NoteBoxes& boxes() noexcept { return boxes_; }
+  /// What `rank` has called; between `enter` and `leave` only.
   [[nodiscard]] const Call& call(int rank) noexcept { return *seat(rank).call; }
 
   /// Returns when all ranks have entered. A rank that gives up takes the whole room with it, and can do so only while

@@ -23,11 +23,16 @@ class Self : public Operations<Self> {
 
   /// Boxes for notes between the ranks of the group, of which there is one: nothing is ever posted.
   struct NoMailbox {
+    /// Never called: there is no peer.
     static void post(int /*peer*/, const Note& /*note*/) noexcept {}
+    /// Nothing ever arrives.
     [[nodiscard]] static bool poll(int /*peer*/, Note& /*note*/) noexcept { return false; }
+    /// There is no peer.
     [[nodiscard]] static bool gone(int /*peer*/) noexcept { return true; }
+    /// Nothing to wait for.
     static void pause() noexcept {}
   };
+  /// Boxes that stay empty.
   [[nodiscard]] static NoMailbox mailbox() noexcept { return {}; }
 
   /// Performs `call` in `stream`.

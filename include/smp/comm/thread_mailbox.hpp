@@ -16,6 +16,7 @@ namespace smp::comm {
 /// The boxes of one rank of a room.
 class ThreadMailbox {
  public:
+  /// The boxes of `rank` in `room`.
   ThreadMailbox(std::shared_ptr<Room> room, int rank) : room_(std::move(room)), rank_(rank) {}
 
   /// Puts `note` into the box of rank `peer`.
