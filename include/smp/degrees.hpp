@@ -63,8 +63,7 @@ constexpr void check_positive(std::string_view name, int value) {
 }
 
 // `whole` says in words what `value` is.
-constexpr void check_divides(std::string_view name, int degree, std::string_view whole, int value) {
-  if (value % degree == 0) return;
+[[noreturn]] inline void throw_not_a_divisor(std::string_view name, int degree, const std::string& whole, int value) {
   std::string low = "1", high;
   for (int d = 2; d <= value / d; ++d) {
     if (value % d != 0) continue;
@@ -72,8 +71,8 @@ constexpr void check_divides(std::string_view name, int degree, std::string_view
     if (d != value / d) high = ", " + std::to_string(value / d) + high;
   }
   if (value != 1) high += ", " + std::to_string(value);
-  throw ConfigError(std::string(name) + " is " + std::to_string(degree) + ", but must divide " + std::string(whole) +
-                    " = " + std::to_string(value) + "; legal values are " + low + high);
+  throw ConfigError(std::string(name) + " is " + std::to_string(degree) + ", but must divide " + whole + " = " +
+                    std::to_string(value) + "; legal values are " + low + high);
 }
 
 // Degrees that all have a value: can they work?
@@ -83,7 +82,13 @@ constexpr void check(const Degrees& d) {
     throw ConfigError("pp " + std::to_string(d.pp) + " x tp " + std::to_string(d.tp) + " x rdp " +
                       std::to_string(d.rdp) + " are more ranks than an int can count");
   }
-  check_divides("sdp", d.sdp, "the reduced data-parallel degree rdp = world / (pp * tp)", d.rdp);
+  if (d.rdp % d.sdp != 0) {
+    const int mp = d.pp * d.tp;
+    throw_not_a_divisor("sdp", d.sdp,
+                        "the reduced data-parallel degree rdp = world / (pp * tp) = " + std::to_string(mp * d.rdp) +
+                            " / " + std::to_string(mp),
+                        d.rdp);
+  }
 }
 
 }  // namespace detail
@@ -94,9 +99,13 @@ constexpr void check(const Degrees& d) {
   detail::check_positive("world", world);
   detail::check_positive("pp", degrees.pp);
   detail::check_positive("tp", degrees.tp);
-  detail::check_divides("pp", degrees.pp, "world", world);
-  detail::check_divides("tp", degrees.tp, "world / pp", world / degrees.pp);
-  const int rdp = world / degrees.pp / degrees.tp;
+  if (world % degrees.pp != 0) detail::throw_not_a_divisor("pp", degrees.pp, "world", world);
+  const int rest = world / degrees.pp;
+  if (rest % degrees.tp != 0) {
+    detail::throw_not_a_divisor("tp", degrees.tp,
+                                "world / pp = " + std::to_string(world) + " / " + std::to_string(degrees.pp), rest);
+  }
+  const int rdp = rest / degrees.tp;
   if (degrees.rdp != dynamic && degrees.rdp != rdp) {
     throw ConfigError("rdp is " + std::to_string(degrees.rdp) +
                       ", but must be world / (pp * tp) = " + std::to_string(world) + " / (" +

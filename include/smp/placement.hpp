@@ -22,10 +22,13 @@ enum class Placement : signed char { runtime = -1, dpt, dtp, pdt, ptd, tdp, tpd,
 inline constexpr std::array<Placement, 6> all_placements{Placement::dpt, Placement::dtp, Placement::pdt,
                                                          Placement::ptd, Placement::tdp, Placement::tpd};
 
+namespace detail {
+inline constexpr std::array<std::string_view, 6> placement_letters{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"};
+}
+
 /// The letters of the placement: "DPT" for `cluster`, "TPD" for `spread`.
 [[nodiscard]] constexpr std::string_view to_string(Placement placement) noexcept {
-  constexpr std::array<std::string_view, 6> letters{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"};
-  return placement == Placement::runtime ? "runtime" : letters[static_cast<std::size_t>(placement)];
+  return placement == Placement::runtime ? "runtime" : detail::placement_letters[static_cast<std::size_t>(placement)];
 }
 
 /// The placement of this name: "cluster", "spread", or the letters D, P and T in any order.

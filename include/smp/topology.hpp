@@ -110,23 +110,42 @@ struct Digits {
   }
 };
 
+// The digits of a rank under each placement, the one that is worth most first.
+inline constexpr auto digit_orders = [] {
+  std::array<std::array<Digit, 4>, all_placements.size()> orders{};
+  for (std::size_t p = 0; p < orders.size(); ++p) {
+    std::size_t place = 0;
+    for (const char axis : to_string(all_placements[p])) {
+      if (axis == 'D') orders[p][place++] = Digit::replica;
+      orders[p][place++] = axis == 'D' ? Digit::shard : axis == 'P' ? Digit::pp : Digit::tp;
+    }
+  }
+  return orders;
+}();
+
+constexpr int size_of(const Degrees& degrees, Digit digit) noexcept {
+  switch (digit) {
+    case Digit::pp:
+      return degrees.pp;
+    case Digit::tp:
+      return degrees.tp;
+    case Digit::shard:
+      return degrees.sdp;
+    case Digit::replica:
+      return degrees.rdp / degrees.sdp;
+  }
+  return 1;
+}
+
 // The digits in which members of one group of this kind differ, or (`varying` = false) those which they share.
 constexpr Digits digits(const Degrees& degrees, Placement placement, Group kind, bool varying) noexcept {
+  const std::array<Digit, 4>& order = digit_orders[static_cast<std::size_t>(placement)];
   Digits kept;
-  std::size_t place = kept.places.size();
   int stride = 1;
-  const auto put = [&](Digit digit, int size) {
-    kept.places[--place] = {varies(kind, digit) == varying ? size : 1, stride};
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const int size = size_of(degrees, order[i]);
+    kept.places[i] = {varies(kind, order[i]) == varying ? size : 1, stride};
     stride *= size;
-  };
-  const std::string_view axes = to_string(placement);
-  for (std::size_t i = axes.size(); i-- > 0;) {
-    if (axes[i] == 'P') put(Digit::pp, degrees.pp);
-    if (axes[i] == 'T') put(Digit::tp, degrees.tp);
-    if (axes[i] == 'D') {
-      put(Digit::shard, degrees.sdp);
-      put(Digit::replica, degrees.rdp / degrees.sdp);
-    }
   }
   return kept;
 }
@@ -206,9 +225,10 @@ class Topology {
       throw ConfigError(std::string(d.name) + " is " + std::to_string(degrees.*d.value) +
                         ", but the type of the topology says " + std::to_string(D.*d.value));
     }
-    if (placement == Placement::runtime || (P != Placement::runtime && P != placement)) {
-      throw ConfigError("placement is " + std::string(to_string(placement)) + ", but must be " +
-                        (P == Placement::runtime ? "one of the six" : std::string(to_string(P))));
+    if (placement == Placement::runtime) throw ConfigError("placement has no value");
+    if (P != Placement::runtime && P != placement) {
+      throw ConfigError("placement is " + std::string(to_string(placement)) + ", but the type of the topology says " +
+                        std::string(to_string(P)));
     }
   }
 
