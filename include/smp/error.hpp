@@ -12,8 +12,8 @@ namespace smp {
 /// The root of all exceptions of this library.
 class Error : public std::runtime_error {
  public:
-  /// `what()` becomes "smp: " followed by `text`.
-  explicit Error(const std::string& text) : std::runtime_error("smp: " + text) {}
+  /// `what()` becomes "smp: " followed by `text`, which may be the text of another such exception.
+  explicit Error(const std::string& text) : std::runtime_error(text.starts_with("smp: ") ? text : "smp: " + text) {}
 };
 
 /// Degrees, sizes, options, arguments or environment variables that cannot work. Thrown before any message is sent.

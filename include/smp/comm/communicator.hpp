@@ -10,6 +10,7 @@
 /// at a time.
 
 #include <concepts>
+#include <functional>
 #include <iterator>
 #include <ranges>
 #include <span>
@@ -115,7 +116,10 @@ class Operations {
     Call call = make_reduction<Op>(Operation::reduce, source, target, tag);
     set(call, source, target, source.size());
     call.peer = checked_rank(call, root);
-    if (rank() == root) expect_sizes(call, target.size(), source.size(), "output", "the input's");
+    if (rank() == root) {
+      expect_sizes(call, target.size(), source.size(), "output", "the input's");
+      expect_apart(call, source, target, call.input);
+    }
     enqueue(stream, call);
   }
 
@@ -127,6 +131,7 @@ class Operations {
     Call call = make_reduction<Op>(Operation::all_reduce, source, target, tag);
     set(call, source, target, source.size());
     expect_sizes(call, target.size(), source.size(), "output", "the input's");
+    expect_apart(call, source, target, call.input);
     enqueue(stream, call);
   }
 
@@ -138,6 +143,7 @@ class Operations {
     Call call = make_reduction<Op>(Operation::reduce_scatter, source, target, tag);
     set(call, source, target, target.size());
     expect_sizes(call, source.size(), ranks() * target.size(), "input", "the group's size times the output's");
+    expect_apart(call, source, target, own_piece(call, call.input));
     enqueue(stream, call);
   }
 
@@ -151,6 +157,7 @@ class Operations {
     Call call = make_reduction<Op>(Operation::reduce_scatter_v, source, target, tag);
     set(call, source, target, target.size());
     set_counts(call, counts, target.size(), source.size(), "output", "input");
+    expect_apart(call, source, target, own_piece(call, call.input));
     enqueue(stream, call);
   }
 
@@ -162,6 +169,7 @@ class Operations {
     Call call = make_move(Operation::all_gather, source, target, tag);
     set(call, source, target, source.size());
     expect_sizes(call, target.size(), ranks() * source.size(), "output", "the group's size times the input's");
+    expect_apart(call, target, source, own_piece(call, call.output));
     enqueue(stream, call);
   }
 
@@ -174,6 +182,7 @@ class Operations {
     Call call = make_move(Operation::all_gather_v, source, target, tag);
     set(call, source, target, source.size());
     set_counts(call, counts, source.size(), target.size(), "input", "output");
+    expect_apart(call, target, source, own_piece(call, call.output));
     enqueue(stream, call);
   }
 
@@ -186,6 +195,7 @@ class Operations {
     set(call, source, target, source.size() / ranks());
     expect_sizes(call, source.size(), ranks() * call.count, "input", "a multiple of the group's size:");
     expect_sizes(call, target.size(), source.size(), "output", "the input's");
+    expect_apart(call, source, target, call.input);
     enqueue(stream, call);
   }
 
@@ -220,6 +230,7 @@ class Operations {
     call.recv_count = received.size();
     call.peer = checked_rank(call, peer);
     call.source = checked_rank(call, source);
+    expect_apart(call, sent, received, nullptr);
     enqueue(stream, call);
   }
 
@@ -301,6 +312,25 @@ class Operations {
     if (found == expected) return;
     throw CommError(describe(call, self().group()) + ": the size of the " + what + " must be " + meaning + " " +
                     std::to_string(expected) + ", but it is " + std::to_string(found));
+  }
+
+  /// Where the piece of this rank begins in `buffer`, which has one of each rank.
+  template <class Byte>
+  [[nodiscard]] Byte* own_piece(const Call& call, Byte* buffer) const noexcept {
+    return buffer + Pieces(call).offset(static_cast<std::size_t>(rank())) * call.element_bytes;
+  }
+
+  /// In place means exactly in place: `part` begins at `in_place`, or does not overlap `whole`.
+  template <class T, class U>
+  void expect_apart(const Call& call, std::span<T> whole, std::span<U> part, const std::byte* in_place) const {
+    const auto* a = reinterpret_cast<const std::byte*>(whole.data());
+    const auto* b = reinterpret_cast<const std::byte*>(part.data());
+    const std::less<const std::byte*> before;
+    const bool overlap =
+        !whole.empty() && !part.empty() && before(a, b + part.size_bytes()) && before(b, a + whole.size_bytes());
+    if (!overlap || b == in_place) return;
+    throw CommError(describe(call, self().group()) + ": input and output overlap; pass " +
+                    (in_place == nullptr ? "two buffers" : "the place where the result belongs, or another buffer"));
   }
 
   int checked_rank(const Call& call, int r) const {
