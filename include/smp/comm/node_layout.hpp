@@ -165,8 +165,9 @@ struct DeviceChoice {
 /// @throws ConfigError if there is no device, or sharing is needed and refused
 [[nodiscard]] inline DeviceChoice device_for(int local_rank, int local_size, int devices,
                                              DeviceSharing sharing = DeviceSharing::refused) {
-  const std::string found = "this node has " + std::to_string(local_size) + " ranks and this rank sees " +
-                            std::to_string(devices) + (devices == 1 ? " device" : " devices");
+  const auto counted = [](int n, const char* what) { return std::to_string(n) + ' ' + what + (n == 1 ? "" : "s"); };
+  const std::string found =
+      "this node has " + counted(local_size, "rank") + " and this rank sees " + counted(devices, "device");
   if (devices < 1) throw ConfigError(found + "; start it where a device is visible");
   if (local_size <= devices) return {local_rank, {}};
   if (sharing == DeviceSharing::refused) {
