@@ -127,7 +127,7 @@ class RankOrder {
 ///   `stage_rank(shape, stage)`   which rank holds a stage (default `stage % ranks`)
 ///   `stages(shape)`              the number of stages (default `ranks * chunks`)
 ///   `microbatches(shape)`        a MicrobatchRule (default: any number)
-/// `shape.active` is a cap it may obey; if it does not, it is run in waves of that many micro-batches.
+/// Where it would have more than `shape.active` micro-batches under way, it is run in waves of that many.
 template <class S>
 concept PipelineSchedule =
     requires(const S& schedule, const PipelineShape& shape, RankOrder& order) { schedule.order(shape, 0, order); };
@@ -201,6 +201,13 @@ struct Plan {
 [[noreturn]] inline void refuse_number(std::string_view what, int found, int least) {
   throw ConfigError(std::string(what) + " must be at least " + std::to_string(least) + "; found " +
                     std::to_string(found));
+}
+
+/// @throws ConfigError for more actions or ranks than a plan can count.
+[[noreturn]] inline void refuse_size(const PipelineShape& shape) {
+  throw ConfigError("a schedule of " + std::to_string(shape.ranks) + " ranks, " + std::to_string(shape.chunks) +
+                    " chunks each and " + std::to_string(shape.microbatches) +
+                    " micro-batches is too large; expected at most 8192 ranks and 67108864 forwards");
 }
 
 /// Where the stages of `schedule` are.
@@ -302,6 +309,9 @@ constexpr void require_legal(const S& schedule, const PipelineShape& shape) {
   if (shape.microbatches < 1) refuse_number("the number of micro-batches", shape.microbatches, 1);
   if (shape.chunks < 1) refuse_number("the number of chunks of a rank", shape.chunks, 1);
   if (shape.active < 0) refuse_number("active_microbatches", shape.active, 0);
+  constexpr long long most = 1 << 26;  // of actions of a kind and of channels, so that `int` counts them
+  if (1LL * shape.ranks * shape.ranks > most || 1LL * shape.ranks * shape.chunks > most / shape.microbatches)
+    refuse_size(shape);
   const MicrobatchRule rule = microbatch_rule(schedule, shape);
   if (!rule.allows(shape.microbatches))
     refuse_microbatches(name_of(schedule), shape.ranks, shape.microbatches, rule, "micro-batches");

@@ -19,14 +19,8 @@ namespace smp {
 struct InterleavedSchedule {
   static constexpr std::string_view name = "interleaved";
 
-  /// Forwards before the first backward: one for each rank further down.
-  [[nodiscard]] static constexpr int warm_up(const PipelineShape& shape, int rank) {
-    const int ahead = std::min(shape.ranks - 1 - rank, shape.microbatches);
-    return shape.active > 0 ? std::min(ahead, shape.active - 1) : ahead;
-  }
-
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
-    const int ahead = warm_up(shape, rank);
+    const int ahead = std::min(shape.ranks - 1 - rank, shape.microbatches);  // one for each rank further down
     for (int m = 0; m < ahead; ++m) next.forward();
     for (int m = ahead; m < shape.microbatches; ++m) next.forward().backward();
     for (int m = 0; m < ahead; ++m) next.backward();

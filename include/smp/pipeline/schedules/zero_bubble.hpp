@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include <smp/pipeline/schedules/interleaved.hpp>
+#include <smp/pipeline/schedule.hpp>
 
 namespace smp {
 
@@ -20,9 +20,8 @@ struct ZeroBubbleSchedule {
   static constexpr std::string_view name = "zero_bubble";
 
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
-    const int ahead = InterleavedSchedule::warm_up(shape, rank);
-    int lag = std::min(rank, shape.microbatches);
-    if (shape.active > 0) lag = std::min(lag, shape.active - 1 - ahead);
+    const int ahead = std::min(shape.ranks - 1 - rank, shape.microbatches);  // as in 1F1B
+    const int lag = std::min(rank, shape.microbatches);
     for (int m = 0; m < ahead; ++m) next.forward();
     for (int m = 0; m < shape.microbatches; ++m) {
       if (m + ahead < shape.microbatches) next.forward();
