@@ -2,15 +2,14 @@
 // Which rank does what in a job of a given shape, and who forms a group with whom, as tab-separated lines:
 //   topology --world 8 --pp 2 --tp 2 --placement DTP
 // Bad degrees or arguments: exit code 2 and one sentence.
-#include <charconv>
-#include <exception>
 #include <iostream>
 #include <string>
-#include <system_error>
 
 #include <CLI/CLI.hpp>
 
 #include <smp/topology.hpp>
+
+#include "command_line.hpp"
 
 namespace {
 
@@ -38,16 +37,6 @@ void print(const smp::DynamicTopology& topology) {
   }
 }
 
-// CLI11 alone would read 010 as 8.
-std::string to_decimal(std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size())
-    return "\"" + text + "\" is not a decimal 32-bit integer";
-  text = std::to_string(value);
-  return {};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -56,23 +45,14 @@ int main(int argc, char** argv) {
   std::string placement = "cluster";
 
   CLI::App app("Prints the ranks and groups of a job");
-  const CLI::Validator decimal(to_decimal, "");
-  app.add_option("--world", world, "ranks of the job")->required()->transform(decimal);
-  app.add_option("--pp", degrees.pp, "stages of the pipeline")->capture_default_str()->transform(decimal);
-  app.add_option("--tp", degrees.tp, "ranks that share each layer")->capture_default_str()->transform(decimal);
+  app.add_option("--world", world, "ranks of the job")->required()->transform(decimal());
+  app.add_option("--pp", degrees.pp, "stages of the pipeline")->capture_default_str()->transform(decimal());
+  app.add_option("--tp", degrees.tp, "ranks that share each layer")->capture_default_str()->transform(decimal());
   app.add_option("--sdp", degrees.sdp, "ranks that hold one copy of the model state")
       ->capture_default_str()
-      ->transform(decimal);
+      ->transform(decimal());
   app.add_option("--placement", placement, "cluster, spread, or the letters D, P and T in any order")
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-    print(smp::DynamicTopology(degrees_for(world, degrees), smp::parse_placement(placement)));
-    return 0;
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 2;
-  }
+  return run(app, argc, argv,
+             [&] { print(smp::DynamicTopology(degrees_for(world, degrees), smp::parse_placement(placement))); });
 }

@@ -212,9 +212,11 @@ class Topology {
   static constexpr Placement static_placement = P;  ///< `runtime` if the type leaves it open
   static constexpr bool is_static = detail::positive(D) && P != Placement::runtime;  ///< the type says it all
 
-  constexpr Topology() noexcept
-    requires is_static
-  = default;
+  /// For a type that says it all.
+  constexpr Topology() noexcept : stored_{} {
+    static_assert(is_static,
+                  "smp::Topology: the type leaves something open; give the constructor degrees and placement");
+  }
 
   /// @throws ConfigError if the degrees cannot work or are not those of the type
   constexpr explicit Topology(const Degrees& degrees, Placement placement = default_placement)
@@ -234,9 +236,10 @@ class Topology {
 
   /// A world of so many ranks, for a type that leaves open at most rdp.
   /// @throws ConfigError if the degrees do not fill it
-  constexpr explicit Topology(int world)
-    requires(D.pp != dynamic && D.tp != dynamic && D.sdp != dynamic && P != Placement::runtime)
-      : Topology(degrees_for(world, D)) {}
+  constexpr explicit Topology(int world) : Topology(degrees_for(world, D)) {
+    static_assert(D.pp != dynamic && D.tp != dynamic && D.sdp != dynamic && P != Placement::runtime,
+                  "smp::Topology: a world tells nothing but rdp; give the constructor degrees and placement");
+  }
 
   [[nodiscard]] constexpr Degrees degrees() const noexcept {
     if constexpr (is_static) {
