@@ -59,7 +59,7 @@ class Threads : public Operations<Threads> {
 
   void collective(const Call& call);
   void move_data(const Call& call);
-  void exchange(const Call& call);
+  void exchange_messages(const Call& call);
   void reduce_piece(const Call& call, const Pieces& pieces, bool to_own_piece);
   void gather(const Call& call);
   void swap_blocks(const Call& call);
@@ -81,7 +81,7 @@ inline void Threads::execute(const Call& call) {
   const int world_rank = group().world_ranks[self()];
   team.doing(world_rank, name(call.operation));
   if (is_point_to_point(call.operation)) {
-    exchange(call);
+    exchange_messages(call);
   } else {
     collective(call);
   }
@@ -182,7 +182,7 @@ inline void Threads::swap_blocks(const Call& call) {
   }
 }
 
-inline void Threads::exchange(const Call& call) {
+inline void Threads::exchange_messages(const Call& call) {
   // Sends are laid open first, then receives are served, then the sends are waited for: no order of the ranks in
   // one exchange can block. An error takes back what has not been received.
   std::exception_ptr error;
