@@ -130,6 +130,9 @@ class Pieces {
   /// The pieces of the `_v` forms, or of equal ones.
   explicit constexpr Pieces(const Call& call) noexcept : equal_(call.count), counts_(call.counts) {}
 
+  /// Pieces of these sizes.
+  explicit constexpr Pieces(std::span<const std::size_t> counts) noexcept : equal_(0), counts_(counts) {}
+
   /// The `count` elements of an all-reduce cut for `ranks`, in multiples of `granule` elements: the last may be short
   /// or empty. No two ranks write to one cache line of an aligned buffer.
   constexpr Pieces(std::size_t count, std::size_t ranks, std::size_t granule) noexcept

@@ -7,6 +7,8 @@
 /// order, in the accumulation type, with (n-1)/n of the buffer sent and received, which is the least there is.
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -245,6 +247,13 @@ inline void mpi_reduce(MpiChannel& c, const Call& call) {
   constexpr std::size_t small = 16384;
   if (call.count * call.element_bytes * c.ranks() <= std::min(2 * small, c.largest_message())) {
     mpi_reduce_small(c, call);
+    return;
+  }
+  if (call.operation == Operation::reduce && c.ranks() == 2) {
+    // Of two ranks the root sums all: half of the sums coming back from the other would cost as much as its summands.
+    const std::array<std::size_t, 2> counts{call.peer == 0 ? call.count : 0, call.peer == 1 ? call.count : 0};
+    const Pieces all_to_root{std::span<const std::size_t>(counts)};
+    MpiSegmentedReduction(c, call, all_to_root, Delivery::own_piece).run();
     return;
   }
   const Pieces pieces(call.count, c.ranks(), std::max<std::size_t>(64 / call.element_bytes, 1));
