@@ -20,6 +20,8 @@ write_basic_package_version_file(smpConfigVersion.cmake COMPATIBILITY SameMinorV
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/smpConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/smpConfigVersion.cmake"
         DESTINATION ${package_dir})
 
+# Relative to smp.pc, so that an installed tree can be moved; LIBDIR may have more than one part (lib/x86_64-linux-gnu).
+file(RELATIVE_PATH pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/smp.pc.in smp.pc @ONLY)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/smp.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
