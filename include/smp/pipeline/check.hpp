@@ -225,36 +225,76 @@ struct CheckedPlan {
   return checked;
 }
 
+/// What the compiler prints about a defect: its name holds the kind, the rank, the position in the rank's list, and the
+/// action with micro-batch and chunk.
+template <DefectKind Kind, int Rank, int Position, ActionKind Action, int Microbatch, int Chunk>
+struct ScheduleProof {
+  static_assert(
+      Kind != DefectKind::unknown_action,
+      "smp::VerifiedSchedule: an action has a chunk or micro-batch that does not exist; ScheduleProof<...> names "
+      "it: kind, rank, position, action, micro-batch, chunk");
+  static_assert(
+      Kind != DefectKind::repeated_action,
+      "smp::VerifiedSchedule: an action runs a second time; ScheduleProof<...> names it: kind, rank, position, "
+      "action, micro-batch, chunk");
+  static_assert(
+      Kind != DefectKind::missing_action,
+      "smp::VerifiedSchedule: an action is in no list; every micro-batch needs it once; ScheduleProof<...> names "
+      "it: kind, rank, position, action, micro-batch, chunk");
+  static_assert(
+      Kind != DefectKind::wrong_order,
+      "smp::VerifiedSchedule: an action runs before one of its own rank that it needs; ScheduleProof<...> names "
+      "it: kind, rank, position, action, micro-batch, chunk");
+  static_assert(
+      Kind != DefectKind::cyclic_dependency,
+      "smp::VerifiedSchedule: ranks wait for each other's results; ScheduleProof<...> names the first action: "
+      "kind, rank, position, action, micro-batch, chunk");
+  static_assert(Kind != DefectKind::missing_receive && Kind != DefectKind::mismatched_receive &&
+                    Kind != DefectKind::cyclic_wait,
+                "smp::VerifiedSchedule: the messages of this schedule can deadlock or be mistaken; ScheduleProof<...> "
+                "names the first action: kind, rank, position, action, micro-batch, chunk");
+  static constexpr bool holds = true;
+};
+
 /// A schedule that the compiler has proved for this many ranks and micro-batches, with what a program needs to know of
 /// it. A wrong schedule, or a shape that it cannot run, does not compile.
-template <PipelineSchedule S, int Ranks, int Microbatches>
+template <class S, int Ranks, int Microbatches>
 struct VerifiedSchedule {
+  static_assert(PipelineSchedule<S>,
+                "smp::VerifiedSchedule: this is no schedule; write a struct with "
+                "`static constexpr void order(const smp::PipelineShape&, int rank, smp::RankOrder& next)`");
   static_assert(Ranks >= 1 && Microbatches >= 1,
                 "smp::VerifiedSchedule: a pipeline has at least one rank and one micro-batch");
-  static constexpr PipelineShape shape = shape_of(S{}, PipelineShape{Ranks, Microbatches});
-  static_assert(
-      microbatch_rule(S{}, shape).allows(Microbatches),
-      "smp::VerifiedSchedule: this schedule cannot run this number of micro-batches; see S::microbatches(shape) "
-      "for the rule, smp::make_plan at run time names the nearest legal number");
 
   /// What is known once the schedule is checked.
   struct Facts {
+    bool legal = true;  ///< the shape
     Defect defect;
     std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< chunk activations that each rank holds at once
     std::array<int, std::size_t{Ranks}> receive_slots{};  ///< received messages that each rank holds at once
   };
   static constexpr Facts facts = [] {
-    Facts facts;
-    const Plan plan = make_plan(S{}, shape);
-    const CheckedPlan checked = check(plan);
-    if ((facts.defect = checked.defect)) return facts;
-    const Slots slots = count_slots(plan, checked.exchange);
-    for (int rank = 0; rank < Ranks; ++rank) {
-      facts.max_in_flight[static_cast<std::size_t>(rank)] = slots.activations[rank];
-      facts.receive_slots[static_cast<std::size_t>(rank)] = slots.receives[rank];
+    Facts found;
+    if constexpr (PipelineSchedule<S> && Ranks >= 1 && Microbatches >= 1) {
+      const PipelineShape shape = shape_of(S{}, PipelineShape{Ranks, Microbatches});
+      found.legal = microbatch_rule(S{}, shape).allows(Microbatches);
+      if (!found.legal) return found;
+      const Plan plan = make_plan(S{}, shape);
+      const CheckedPlan checked = check(plan);
+      if ((found.defect = checked.defect)) return found;
+      const Slots slots = count_slots(plan, checked.exchange);
+      for (int rank = 0; rank < Ranks; ++rank) {
+        found.max_in_flight[static_cast<std::size_t>(rank)] = slots.activations[rank];
+        found.receive_slots[static_cast<std::size_t>(rank)] = slots.receives[rank];
+      }
     }
-    return facts;
+    return found;
   }();
+  static_assert(facts.legal,
+                "smp::VerifiedSchedule: this schedule cannot run this number of micro-batches on these ranks; its "
+                "microbatches(shape) has the rule, and smp::make_plan at run time names the nearest legal number");
+  static_assert(ScheduleProof<facts.defect.kind, facts.defect.rank, facts.defect.position, facts.defect.action.kind,
+                              facts.defect.action.microbatch, facts.defect.action.chunk>::holds);
 };
 
 }  // namespace smp

@@ -224,7 +224,9 @@ template <PipelineSchedule S>
   for (int stage = 0; stage < stages; ++stage) {
     int rank = stage % shape.ranks;
     if constexpr (requires { schedule.stage_rank(shape, stage); }) rank = schedule.stage_rank(shape, stage);
-    if (rank < 0 || rank >= shape.ranks) refuse_number("the rank that holds a stage", rank, 0);
+    if (rank < 0 || rank >= shape.ranks)
+      throw ConfigError("a schedule puts stage " + std::to_string(stage) + " on rank " + std::to_string(rank) +
+                        "; expected a rank from 0 to " + std::to_string(shape.ranks - 1));
     plan.stage_rank[stage] = rank;
     plan.stage_chunk[stage] = held[rank]++;
     if (held[rank] > shape.chunks) refuse_number("the number of chunks of a rank", shape.chunks, held[rank]);

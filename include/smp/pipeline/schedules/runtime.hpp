@@ -7,6 +7,7 @@
 #include <charconv>
 #include <functional>
 #include <optional>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,22 @@
 #include <smp/pipeline/schedules/zero_bubble_v.hpp>
 
 namespace smp {
+
+/// The inverse of to_string for all actions but the update; nothing if `word` is none.
+[[nodiscard]] inline std::optional<Action> parse_action(std::string_view word) {
+  constexpr std::string_view letters = "FBIW";
+  const char* const end = word.data() + word.size();
+  // `before` is the character before the number; returns the one behind it, or null.
+  const auto read = [end](const char* before, int& value) -> const char* {
+    const auto [stop, error] = std::from_chars(before + 1, end, value);
+    return error == std::errc{} && value >= 0 ? stop : nullptr;
+  };
+  if (word.empty() || letters.find(word[0]) == std::string_view::npos) return {};
+  Action action{.kind = static_cast<ActionKind>(letters.find(word[0]))};
+  const char* at = read(word.data(), action.microbatch);
+  if (at != nullptr && at != end && *at == '.') at = read(at, action.chunk);
+  return at == end ? std::optional(action) : std::nullopt;
+}
 
 /// A schedule written out by hand or by another program, for one number of ranks and micro-batches.
 struct TableSchedule {
@@ -114,30 +131,15 @@ inline TableSchedule TableSchedule::parse(const std::vector<std::string>& rows, 
     for (std::size_t rank = 0; rank < rows.size(); ++rank) table.placement.push_back(static_cast<int>(rank));
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     table.lists.emplace_back();
-    const std::string& row = rows[rank];
-    for (std::size_t from = row.find_first_not_of(" \t"); from != std::string::npos;) {
-      const std::size_t to = std::min(row.find_first_of(" \t", from), row.size());
-      const std::string word = row.substr(from, to - from);
-      from = row.find_first_not_of(" \t", to);
+    std::istringstream words(rows[rank]);
+    for (std::string word; words >> word;) {
       if (word == "--" || word == "U") continue;
-      constexpr std::string_view letters = "FBIW";
-      Action action;
-      const char* at = word.data() + 1;
-      const char* const end = word.data() + word.size();
-      bool good = letters.find(word[0]) != std::string_view::npos;
-      const auto number = [&](int& value) {
-        const auto [stop, error] = std::from_chars(at, end, value);
-        good = good && error == std::errc{};
-        at = stop;
-      };
-      number(action.microbatch);
-      if (good && at < end && *at++ == '.') number(action.chunk);
-      if (!good || at != end || action.chunk < 0)
+      const std::optional<Action> action = parse_action(word);
+      if (!action)
         throw ConfigError("row " + std::to_string(rank) + " of a schedule: '" + word +
                           "' is no action; expected a letter of FBIW, a micro-batch and, where a rank holds several, "
                           ".chunk");
-      action.kind = static_cast<ActionKind>(letters.find(word[0]));
-      table.lists.back().push_back(action);
+      table.lists.back().push_back(*action);
     }
   }
   std::vector<int> held(rows.size());
