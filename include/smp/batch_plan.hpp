@@ -16,7 +16,8 @@ namespace smp {
 
 /// Samples `first` to `last - 1` of a global batch.
 struct SampleRange {
-  std::int64_t first = 0, last = 0;
+  std::int64_t first = 0, last = 0;  ///< `last` is the first sample after the range
+  /// How many samples these are.
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return last - first; }
   friend constexpr bool operator==(const SampleRange&, const SampleRange&) = default;
 };
@@ -28,10 +29,10 @@ struct SampleRange {
 /// - `prescaled`: a feed is a model-parallel group, whose tp ranks share samples (`batch` is then usually tp times as
 ///   large), so there are `rdp = world / (pp * tp)` feeds, told apart by rdp rank.
 struct BatchPlan {
-  int world = 1, pp = 1, tp = 1;
-  bool prescaled = false;
-  std::int64_t batch = 1;  ///< samples that one feed reads for one optimizer step
-  std::int64_t seq = 1;    ///< tokens in a sample
+  int world = 1, pp = 1, tp = 1;  ///< as in `degrees_for`
+  bool prescaled = false;         ///< the ranks of a tp group read the same samples
+  std::int64_t batch = 1;         ///< samples that one feed reads for one optimizer step
+  std::int64_t seq = 1;           ///< tokens in a sample
 
   /// How many different ranges of samples are read.
   /// @throws ConfigError if the degrees do not fill the world

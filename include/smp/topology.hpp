@@ -27,7 +27,7 @@ namespace smp {
 
 /// Where one rank sits on each axis.
 struct Coordinate {
-  int pp = 0, tp = 0, rdp = 0;
+  int pp = 0, tp = 0, rdp = 0;  ///< from 0 to the degree - 1
   friend constexpr bool operator==(const Coordinate&, const Coordinate&) = default;
 };
 
@@ -158,6 +158,7 @@ class Ranks {
   class Iterator;
 
   constexpr Ranks() noexcept = default;
+  /// What `Topology` makes.
   constexpr Ranks(int first, const detail::Digits& members) noexcept : first_(first), members_(members) {}
 
   [[nodiscard]] constexpr int size() const noexcept { return members_.count(); }
@@ -180,6 +181,7 @@ class Ranks::Iterator {
   using difference_type = std::ptrdiff_t;
 
   constexpr Iterator() noexcept = default;
+  /// At a position of these ranks.
   constexpr Iterator(const Ranks& ranks, int position) noexcept : ranks_(ranks), position_(position) {}
 
   [[nodiscard]] constexpr int operator*() const noexcept { return ranks_[position_]; }
@@ -241,6 +243,7 @@ class Topology {
                   "smp::Topology: a world tells nothing but rdp; give the constructor degrees and placement");
   }
 
+  /// All four, none of them `dynamic`.
   [[nodiscard]] constexpr Degrees degrees() const noexcept {
     if constexpr (is_static) {
       return D;
@@ -249,6 +252,7 @@ class Topology {
     }
   }
 
+  /// One of the six.
   [[nodiscard]] constexpr Placement placement() const noexcept {
     if constexpr (is_static) {
       return P;
@@ -257,6 +261,7 @@ class Topology {
     }
   }
 
+  /// pp * tp * rdp
   [[nodiscard]] constexpr int world_size() const noexcept { return group_size(Group::world); }
 
   /// @throws ConfigError if there is no such rank

@@ -417,7 +417,12 @@ TEST_CASE("names of placements") {
   for (const Placement placement : smp::all_placements) {
     CHECK(smp::parse_placement(to_string(placement)) == placement);
   }
-  CHECK(to_string(Placement::cluster) == "DPT");
+  CHECK(to_string(Placement::dpt) == "DPT");
+  CHECK(to_string(Placement::dtp) == "DTP");
+  CHECK(to_string(Placement::pdt) == "PDT");
+  CHECK(to_string(Placement::ptd) == "PTD");
+  CHECK(to_string(Placement::tdp) == "TDP");
+  CHECK(to_string(Placement::tpd) == "TPD");
   for (const char* wrong : {"", "dpt", "DPP", "DP", "DPTD", " DPT", "Cluster", "runtime"}) {
     CHECK(config_error([&] { return smp::parse_placement(wrong); }) ==
           "smp: placement is \"" + std::string(wrong) +

@@ -73,7 +73,7 @@ template <EnvironmentLookup F>
 struct NodeReport {
   std::string host;             ///< for example from `MPI_Get_processor_name`
   int shared_memory_first = 0;  ///< lowest rank it shares memory with (`MPI_COMM_TYPE_SHARED`); itself, if none
-  std::optional<int> launcher_local_rank;
+  std::optional<int> launcher_local_rank;  ///< what the function of this name found
 };
 
 /// Where every rank of the world is.
@@ -82,6 +82,7 @@ struct NodeLayout {
   std::vector<int> local_rank;          ///< of each rank: 0 to n-1, each once, on a node of n ranks
   std::vector<std::vector<int>> ranks;  ///< of each node, by local rank
 
+  /// How many nodes there are.
   [[nodiscard]] int nodes() const noexcept { return static_cast<int>(ranks.size()); }
   /// How many ranks are on the node of `rank`.
   [[nodiscard]] int local_size(int rank) const {
@@ -154,8 +155,8 @@ enum class DeviceSharing : bool { refused, allowed };
 
 /// The device of one rank, and a sentence to report if it is not the rank's own.
 struct DeviceChoice {
-  int device = 0;
-  std::string warning;
+  int device = 0;       ///< as the rank counts the devices it sees
+  std::string warning;  ///< empty if no other rank uses the device
 };
 
 /// The device of a rank among the `devices` that it can see. If the node has more ranks than that, this is an error;
