@@ -194,6 +194,7 @@ void check_operations(W& world, std::span<const std::size_t> sizes) {
     for (const InPlace choice : in_place_choices) {
       CAPTURE(world.size());
       CAPTURE(world.rank());
+      CAPTURE(type_name<T>());
       CAPTURE(n);
       CAPTURE(static_cast<int>(choice));
       check_moves<T>(world, choice, n);

@@ -31,6 +31,7 @@ void check_ordered_sums(W& world, std::size_t n, Op op) {
   const auto equal_bits = [](std::span<const T> a, std::span<const T> b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](T x, T y) { return bits(x) == bits(y); });
   };
+  CAPTURE(type_name<T>());
   CAPTURE(n);
   for (int run = 0; run < 2; ++run) {
     CAPTURE(run);

@@ -25,6 +25,27 @@ inline constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, 
 template <class T>
 inline constexpr bool is_float = std::is_floating_point_v<T> || is_half<T>;
 
+/// A list of element types, and all there are. One body runs through a list: under MPI, making a communicator for each
+/// type would take longer than what is tested.
+template <class... T>
+struct Types {};
+using Floats = Types<float, double, Float16, BFloat16>;
+using Integers = Types<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
+                       std::uint32_t, std::uint64_t>;
+using AllElements = Types<float, double, Float16, BFloat16, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
+                          std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>;
+
+/// Calls `f.operator()<T>()` for each type of a list.
+template <class... T, class F>
+void for_each_type(Types<T...>, F f) {
+  (f.template operator()<T>(), ...);
+}
+
+template <class T>
+const char* type_name() {
+  return comm::name(comm::ElementTraits<T>::element);
+}
+
 /// `value` as a `T`, rounded once to the type in which `T` is summed, and once to `T`.
 template <class T>
 T rounded(double value) {
