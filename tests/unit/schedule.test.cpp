@@ -48,7 +48,9 @@ struct FirstAndLast {  // three stages on two ranks; rank 0 holds the first and 
   }
 };
 
-// Near misses of the concept.
+}  // namespace
+
+namespace near_misses {  // of the concept
 struct NoOrder {};
 struct OrderWithoutRank {
   void order(const PipelineShape&, RankOrder&) const {}
@@ -56,6 +58,11 @@ struct OrderWithoutRank {
 struct OrderNotConst {
   void order(const PipelineShape&, int, RankOrder&) {}
 };
+}  // namespace near_misses
+
+namespace {
+
+using namespace near_misses;
 static_assert(PipelineSchedule<Schedule::Simple> && PipelineSchedule<Schedule::Looped<3>> &&
               PipelineSchedule<Schedule::Runtime> && PipelineSchedule<TableSchedule> && PipelineSchedule<FirstAndLast>);
 static_assert(!PipelineSchedule<NoOrder> && !PipelineSchedule<OrderWithoutRank> && !PipelineSchedule<OrderNotConst> &&

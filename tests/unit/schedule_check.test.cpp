@@ -17,6 +17,7 @@ namespace {
 // What a user gets: proved by the compiler, for a realistic size, within its default limits.
 static_assert(VerifiedSchedule<Schedule::Looped<2>, 8, 32>::facts.max_in_flight[0] == 8 + 14 + 1);
 static_assert(VerifiedSchedule<Schedule::ZeroBubbleV, 4, 8>::facts.max_in_flight[3] == 8);
+static_assert(VerifiedSchedule<Schedule::ZeroBubbleV, 4, 8>::facts.activation_slots[2 * 0 + 0] == 8);
 static_assert(VerifiedSchedule<Schedule::Interleaved, 4, 8>::facts.receive_slots[0] == 1);
 
 // A rank that runs its last backward before a forward that it depends on: refused by the same constant expression.
@@ -346,24 +347,29 @@ TEST_CASE("planted in every shipped schedule: a swapped pair, a missing receive,
       CHECK(defect.peer == good.dependencies.sender[use]);
     }
 
-    // Each rank in turn has a slot too few.
+    // Each rank in turn has a slot too few, for one chunk or for messages.
     const Slots enough = count_slots(plan, good.exchange);
     CHECK_FALSE(find_overflow(plan, good.exchange, enough));
     for (int rank = 0; rank < ranks; ++rank) {
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        Slots slots = enough;
+        const int needed = slots.activations[rank * chunks + chunk]--;
+        const Defect defect = find_overflow(plan, good.exchange, slots);
+        CHECK(defect.kind == DefectKind::activation_slots);
+        CHECK(defect.rank == rank);
+        CHECK(defect.action.kind == ActionKind::forward);
+        CHECK(defect.action.chunk == chunk);
+        CHECK(defect.amount == needed);
+        CHECK(defect.allowed == needed - 1);
+      }
       Slots slots = enough;
-      --slots.activations[rank];
-      const Defect activations = find_overflow(plan, good.exchange, slots);
-      CHECK(activations.kind == DefectKind::activation_slots);
-      CHECK(activations.rank == rank);
-      CHECK(activations.action.kind == ActionKind::forward);
-      CHECK(activations.amount == enough.activations[rank]);
-      CHECK(activations.allowed == enough.activations[rank] - 1);
-      slots = enough;
-      if (--slots.receives[rank] < 0) continue;
-      const Defect receives = find_overflow(plan, good.exchange, slots);
-      CHECK(receives.kind == DefectKind::receive_slots);
-      CHECK(receives.rank == rank);
-      CHECK(receives.amount == enough.receives[rank]);
+      const int needed = slots.receives[rank]--;
+      if (needed == 0) continue;
+      const Defect defect = find_overflow(plan, good.exchange, slots);
+      CHECK(defect.kind == DefectKind::receive_slots);
+      CHECK(defect.rank == rank);
+      CHECK(defect.amount == needed);
+      CHECK(defect.allowed == needed - 1);
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/pipeline/check.hpp>
 #include <smp/pipeline/schedules.hpp>
 #include <smp/pipeline/simulate.hpp>
 
@@ -121,6 +122,57 @@ TEST_CASE("peak in flight: chunk activations of each rank") {
           CHECK(in_flight(Schedule::DualPipeV{}, ranks, m) == each([&](int) { return 2 * ranks + 1; }));
       }
     }
+}
+
+TEST_CASE("slots: as many as activations, none used twice at a time, any order of freeing") {
+  for (const char* const name :
+       {"simple", "interleaved", "looped", "zero_bubble", "zero_bubble_v", "dual_pipe_v", "forward_only"}) {
+    CAPTURE(name);
+    const Plan plan = make_plan(RuntimeSchedule::named(name), {4, 8});
+    const SlotAssignment slots = assign_slots(plan);
+    CHECK(slots.count == count_slots(plan, check(plan).exchange).activations);
+    const bool trains = std::string(name) != "forward_only";
+    for (int rank = 0; rank < 4; ++rank) {
+      std::vector<std::vector<int>> holder(static_cast<std::size_t>(plan.shape.chunks), std::vector<int>(16, -1));
+      int held = 0, most = 0;
+      for (int i = plan.first[rank]; i < plan.first[rank + 1]; ++i) {
+        const Action& a = plan.actions[i];
+        if (a.kind == ActionKind::update) continue;
+        CHECK(slots.slot[i] < slots.count[rank * plan.shape.chunks + a.chunk]);
+        int& in_slot = holder[static_cast<std::size_t>(a.chunk)][static_cast<std::size_t>(slots.slot[i])];
+        CHECK(in_slot == (a.kind == ActionKind::forward ? -1 : a.microbatch));
+        if (a.kind == ActionKind::forward && trains) in_slot = a.microbatch;
+        most = std::max(most, held += a.kind == ActionKind::forward);
+        if (a.kind == ActionKind::backward || a.kind == ActionKind::backward_params || !trains) {
+          in_slot = -1;
+          --held;
+        }
+      }
+      CHECK(most == simulate(plan).peak_in_flight[rank]);
+    }
+  }
+  const Plan reversed = make_plan(TableSchedule::parse({"F0 F1 F2 B1 F3 B3 B2 B0"}), {1, 4});
+  const Table<int> slot = assign_slots(reversed).slot;
+  CHECK(std::vector<int>(slot.begin(), slot.end()) == std::vector{0, 1, 2, 1, 1, 1, 2, 0, -1});
+}
+
+TEST_CASE("messages that a channel must buffer if senders never wait") {
+  const auto depths = [](auto schedule, std::vector<std::pair<int, int>> shapes) {
+    std::vector<int> found;
+    for (const auto& [ranks, m] : shapes) {
+      const Plan plan = make_plan(schedule, {ranks, m});
+      found.push_back(deepest_channel(plan, find_dependencies(plan)));
+    }
+    return found;
+  };
+  const std::vector<std::pair<int, int>> shapes{{2, 8}, {4, 8}, {4, 16}, {8, 16}};
+  CHECK(depths(Schedule::Simple{}, shapes) == std::vector{8, 8, 16, 16});                               // M
+  CHECK(depths(Schedule::Looped<2, LoopOrder::breadth_first>{}, shapes) == std::vector{8, 8, 16, 16});  // M
+  CHECK(depths(Schedule::Interleaved{}, shapes) == std::vector{2, 4, 4, 8});                            // S
+  CHECK(depths(Schedule::ZeroBubble{}, shapes) == std::vector{2, 4, 4, 8});                             // S
+  CHECK(depths(Schedule::Looped<2>{}, shapes) == std::vector{4, 7, 7, 15});  // 2S - 1 from 4 on
+  CHECK(depths(Schedule::ZeroBubbleV{}, shapes) == std::vector{4, 7, 7, 15});
+  CHECK(depths(Schedule::DualPipeV{}, shapes) == std::vector{4, 7, 7, 15});
 }
 
 TEST_CASE("the cap: Simple in waves, Interleaved unbound from S on") {

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include <smp/pipeline/exchange.hpp>
+#include <smp/pipeline/slots.hpp>
 
 namespace smp {
 
@@ -148,55 +148,6 @@ struct Mismatches {
   return {};
 }
 
-/// Memory that each rank sets aside before it starts.
-struct Slots {
-  Table<int> activations;  ///< by rank: chunk activations
-  Table<int> receives;     ///< by rank: messages received and not yet used up, of all channels together
-};
-
-/// Calls `visit(i, held)` for each action of `rank` before which messages are received, with those held while it runs.
-template <class Visit>
-constexpr void walk_received(const Plan& plan, const Exchange& exchange, int rank, Visit visit) {
-  const int from = plan.first[rank], to = plan.first[rank + 1];
-  Table<bool> waiting(to - from);
-  int held = 0, k = exchange.first[from];
-  for (int i = from; i < to; ++i) {
-    const int end = exchange.first[i + 1];
-    if (k < end) visit(i, held += end - k);
-    for (; k < end; ++k) waiting[exchange.receives[k] - from] = true;
-    if (waiting[i - from]) --held;
-  }
-}
-
-/// What `plan` needs: the least that passes find_overflow.
-[[nodiscard]] constexpr Slots count_slots(const Plan& plan, const Exchange& exchange) {
-  Slots slots{Table<int>(plan.ranks()), Table<int>(plan.ranks())};
-  const auto raise = [](int& most, int held) { most = held > most ? held : most; };
-  for (int rank = 0; rank < plan.ranks(); ++rank) {
-    walk_held(plan, rank, [&](int, int held, int) { raise(slots.activations[rank], held); });
-    walk_received(plan, exchange, rank, [&](int, int held) { raise(slots.receives[rank], held); });
-  }
-  return slots;
-}
-
-/// The first action for which there is no slot left.
-[[nodiscard]] constexpr Defect find_overflow(const Plan& plan, const Exchange& exchange, const Slots& slots) {
-  Defect first;
-  const auto compare = [&](DefectKind kind, int i, int held, int allowed) {
-    if (first || held <= allowed) return;
-    first = detail::defect_at(kind, plan, i);
-    first.amount = held;
-    first.allowed = allowed;
-  };
-  for (int rank = 0; rank < plan.ranks() && !first; ++rank) {
-    walk_held(plan, rank,
-              [&](int i, int held, int) { compare(DefectKind::activation_slots, i, held, slots.activations[rank]); });
-    walk_received(plan, exchange, rank,
-                  [&](int i, int held) { compare(DefectKind::receive_slots, i, held, slots.receives[rank]); });
-  }
-  return first;
-}
-
 /// A plan with its messages, and what is wrong with it.
 struct CheckedPlan {
   Dependencies dependencies;
@@ -266,12 +217,22 @@ struct VerifiedSchedule {
   static_assert(Ranks >= 1 && Microbatches >= 1,
                 "smp::VerifiedSchedule: a pipeline has at least one rank and one micro-batch");
 
+  /// How many chunks a rank holds.
+  static constexpr int chunks = [] {
+    if constexpr (PipelineSchedule<S>)
+      return shape_of(S{}, PipelineShape{}).chunks;
+    else
+      return 1;
+  }();
+
   /// What is known once the schedule is checked.
   struct Facts {
     bool legal = true;  ///< the shape
     Defect defect;
-    std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< chunk activations that each rank holds at once
-    std::array<int, std::size_t{Ranks}> receive_slots{};  ///< received messages that each rank holds at once
+    std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< by rank: chunk activations held at once
+    std::array<int, std::size_t{Ranks * chunks}>
+        activation_slots{};                               ///< by rank * chunks + chunk: the same of one chunk
+    std::array<int, std::size_t{Ranks}> receive_slots{};  ///< by rank: received messages held at once
   };
   static constexpr Facts facts = [] {
     Facts found;
@@ -283,10 +244,12 @@ struct VerifiedSchedule {
       const CheckedPlan checked = check(plan);
       if ((found.defect = checked.defect)) return found;
       const Slots slots = count_slots(plan, checked.exchange);
-      for (int rank = 0; rank < Ranks; ++rank) {
-        found.max_in_flight[static_cast<std::size_t>(rank)] = slots.activations[rank];
-        found.receive_slots[static_cast<std::size_t>(rank)] = slots.receives[rank];
-      }
+      const auto copy = [](auto& to, const Table<int>& from) {
+        for (int i = 0; i < from.size(); ++i) to[static_cast<std::size_t>(i)] = from[i];
+      };
+      copy(found.max_in_flight, slots.in_flight);
+      copy(found.activation_slots, slots.activations);
+      copy(found.receive_slots, slots.receives);
     }
     return found;
   }();

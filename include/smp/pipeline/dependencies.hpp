@@ -119,9 +119,10 @@ class ActionIndex {
 
 /// Notes every action in `index` and its stage in `stage`; an unknown or repeated one is a defect.
 [[nodiscard]] constexpr Defect fill(ActionIndex& index, Table<int>& stage, const Plan& plan) {
-  const int chunks = plan.shape.chunks, microbatches = plan.shape.microbatches;
-  for (int i = 0; i < plan.size(); ++i) {
-    const Action& a = plan.actions[i];
+  const int chunks = plan.shape.chunks, microbatches = plan.shape.microbatches, size = plan.size();
+  const Action* const actions = plan.actions.begin();
+  for (int i = 0; i < size; ++i) {
+    const Action& a = actions[i];
     if (a.kind == ActionKind::update) {
       if (i + 1 < plan.first[plan.action_rank[i] + 1]) return defect_at(DefectKind::wrong_order, plan, i);
       continue;
@@ -216,13 +217,17 @@ class AwakeRanks {
   Table<int> stages(size);
   ActionIndex index(plan.stages(), plan.shape.microbatches);
   if ((d.defect = detail::fill(index, stages, plan)) || (d.defect = detail::find_missing(index, plan))) return d;
+  // Plain pointers: in a constant expression each call of operator[] counts.
+  const Action* const actions = plan.actions.begin();
+  const int* const rank_of = plan.action_rank.begin();
+  const int last_stage = plan.stages() - 1;
   int head = 0;  // the first of the actions that overlap with action i
   for (int i = 0; i < size; ++i) {
-    const Action& a = plan.actions[i];
-    if (i == 0 || !plan.actions[i - 1].overlaps_next) head = i;
+    const Action& a = actions[i];
+    if (i == 0 || !actions[i - 1].overlaps_next) head = i;
     d.needs[i] = d.sender[i] = -1;
     if (a.kind == ActionKind::update) continue;
-    const int stage = stages[i], rank = plan.action_rank[i];
+    const int stage = stages[i], rank = rank_of[i];
     int own = -1, need = -1;  // what it needs of its own stage, and of the neighbouring one
     if (a.kind == ActionKind::forward) {
       if (stage > 0) need = index.at(ActionIndex::forward, stage - 1, a.microbatch);
@@ -230,11 +235,11 @@ class AwakeRanks {
       own = index.at(ActionIndex::backward, stage, a.microbatch);
     } else {
       own = index.at(ActionIndex::forward, stage, a.microbatch);
-      if (stage + 1 < plan.stages()) need = index.at(ActionIndex::backward, stage + 1, a.microbatch);
+      if (stage < last_stage) need = index.at(ActionIndex::backward, stage + 1, a.microbatch);
     }
     bool late = own >= head;
     if (need >= 0) {
-      const int peer = plan.action_rank[need];
+      const int peer = rank_of[need];
       d.needs[i] = need;
       d.feeds[need] = i;
       if (peer != rank) {

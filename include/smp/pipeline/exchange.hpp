@@ -29,7 +29,7 @@ struct Exchange {
 [[nodiscard]] constexpr Exchange make_exchange(const Plan& plan, const Dependencies& d, const Timeline& ticks,
                                                ReceivePosting posting = ReceivePosting::with_send) {
   Exchange exchange{{}, Table<int>(plan.size() + 1)};
-  Table<int> before(plan.size(), -1), filled(plan.size());
+  Table<int> before(plan.size()), filled(plan.size());
   const double* const starts = ticks.start.begin();
   int messages = 0, head = 0;
   for (int i = 0; i < plan.size(); ++i) {

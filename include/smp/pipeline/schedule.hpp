@@ -235,28 +235,37 @@ template <PipelineSchedule S>
   return plan;
 }
 
-/// Calls `visit(position, activations, microbatches)` for each forward of one rank's list, with what is held while it
-/// runs: chunk activations, from a forward to the last backward of the same chunk and micro-batch, and the
-/// micro-batches these belong to. A list without any backward frees each activation at once.
+/// What a rank holds while it runs a forward. A chunk activation is held from its forward to the last backward of the
+/// same chunk and micro-batch; in a list without any backward, only while the forward runs.
+struct Held {
+  int activations = 0;   ///< of all chunks
+  int of_chunk = 0;      ///< of the chunk at hand
+  int microbatches = 0;  ///< to which the activations belong
+};
+
+/// Calls `visit(position, held)` for each forward of one rank's list.
 template <class Visit>
-constexpr void walk_held(const Action* list, int size, int microbatches, Visit visit) {
+constexpr void walk_held(const Action* list, int size, const PipelineShape& shape, Visit visit) {
   const auto frees = [](ActionKind kind) {
     return kind == ActionKind::backward || kind == ActionKind::backward_params;
   };
   bool frees_at_once = true;
   for (int i = size - 1; i >= 0 && frees_at_once; --i) frees_at_once = !frees(list[i].kind);
-  Table<int> chunks_held(microbatches);
-  int activations = 0, active = 0;
+  Table<int> of_microbatch(shape.microbatches), of_chunk(shape.chunks);
+  Held held;
   for (int i = 0; i < size; ++i) {
-    const int m = list[i].microbatch;
-    if (m < 0 || m >= microbatches) continue;
-    if (list[i].kind == ActionKind::forward) {
-      if (++chunks_held[m] == 1) ++active;
-      visit(i, ++activations, active);
+    const Action& a = list[i];
+    if (a.microbatch < 0 || a.microbatch >= shape.microbatches || a.chunk < 0 || a.chunk >= shape.chunks) continue;
+    if (a.kind == ActionKind::forward) {
+      if (++of_microbatch[a.microbatch] == 1) ++held.microbatches;
+      ++held.activations;
+      held.of_chunk = ++of_chunk[a.chunk];
+      visit(i, held);
     }
-    if (frees_at_once || frees(list[i].kind)) {
-      if (--chunks_held[m] == 0) --active;
-      --activations;
+    if (frees_at_once || frees(a.kind)) {
+      if (--of_microbatch[a.microbatch] == 0) --held.microbatches;
+      --held.activations;
+      --of_chunk[a.chunk];
     }
   }
 }
@@ -265,8 +274,8 @@ constexpr void walk_held(const Action* list, int size, int microbatches, Visit v
 template <class Visit>
 constexpr void walk_held(const Plan& plan, int rank, Visit visit) {
   const int from = plan.first[rank];
-  walk_held(plan.actions.begin() + from, plan.first[rank + 1] - from, plan.shape.microbatches,
-            [&](int position, int activations, int active) { visit(from + position, activations, active); });
+  walk_held(plan.actions.begin() + from, plan.first[rank + 1] - from, plan.shape,
+            [&](int position, const Held& held) { visit(from + position, held); });
 }
 
 /// All lists of `schedule`, the micro-batches taken in waves of `wave`; each list ends with an update if it trains.
@@ -291,15 +300,17 @@ template <PipelineSchedule S>
 [[nodiscard]] constexpr Plan with_lists(Plan plan, const Table<Table<Action>>& lists) {
   int size = 0;
   for (const Table<Action>& list : lists) size += list.size();
-  plan.actions.reserve(size);
-  plan.action_rank.reserve(size);
+  plan.actions = Table<Action>(size);
+  plan.action_rank = Table<int>(size);
   plan.first = Table<int>(lists.size() + 1);
+  Action* action = plan.actions.begin();
+  int* action_rank = plan.action_rank.begin();
   for (int rank = 0; rank < lists.size(); ++rank) {
     for (const Action& a : lists[rank]) {
-      plan.actions.append(a);
-      plan.action_rank.append(rank);
+      *action++ = a;
+      *action_rank++ = rank;
     }
-    plan.first[rank + 1] = plan.size();
+    plan.first[rank + 1] = plan.first[rank] + lists[rank].size();
   }
   return plan;
 }
@@ -329,8 +340,8 @@ template <PipelineSchedule S>
   int peak = 0;
   if (shape.active > 0)
     for (const Table<Action>& list : lists)
-      walk_held(list.begin(), list.size(), shape.microbatches,
-                [&](int, int, int active) { peak = active > peak ? active : peak; });
+      walk_held(list.begin(), list.size(), shape,
+                [&](int, const Held& held) { peak = held.microbatches > peak ? held.microbatches : peak; });
   if (peak > shape.active && shape.active > 0) {
     const MicrobatchRule rule = microbatch_rule(schedule, shape);
     const int last_wave = (shape.microbatches - 1) % shape.active + 1;

@@ -112,9 +112,9 @@ struct Simulation {
   s.bubble = s.makespan > 0 ? s.idle / s.makespan : 0;
   s.peak_in_flight = s.peak_microbatches = Table<int>(plan.ranks());
   for (int rank = 0; rank < plan.ranks(); ++rank)
-    walk_held(plan, rank, [&](int, int activations, int microbatches) {
-      if (activations > s.peak_in_flight[rank]) s.peak_in_flight[rank] = activations;
-      if (microbatches > s.peak_microbatches[rank]) s.peak_microbatches[rank] = microbatches;
+    walk_held(plan, rank, [&](int, const Held& held) {
+      if (held.activations > s.peak_in_flight[rank]) s.peak_in_flight[rank] = held.activations;
+      if (held.microbatches > s.peak_microbatches[rank]) s.peak_microbatches[rank] = held.microbatches;
     });
   return s;
 }
