@@ -24,6 +24,6 @@ static_assert(Verified::facts.max_in_flight[0] == 7);
 int main() {
   const auto times = smp::ActionTimes::split(1, 1, 1, 0.5);  // forward, two halves of backward, hop
   const smp::PipelineShape shape{4, 32};
-  std::cout << "eager\t" << simulate(make_plan(EagerSchedule{}, shape), times).makespan << '\n';
-  std::cout << "1F1B\t" << simulate(make_plan(smp::Schedule::Interleaved{}, shape), times).makespan << '\n';
+  std::cout << "eager\t" << simulate(make_pipeline_plan(EagerSchedule{}, shape), times).makespan << '\n';
+  std::cout << "1F1B\t" << simulate(make_pipeline_plan(smp::Schedule::Interleaved{}, shape), times).makespan << '\n';
 }

@@ -33,7 +33,7 @@ std::string number(double value) {
   return digits;
 }
 
-void print_rows(const smp::Plan& plan, const smp::Timeline& timeline, int ticks, bool with_idle) {
+void print_rows(const smp::PipelinePlan& plan, const smp::PipelineTimeline& timeline, int ticks, bool with_idle) {
   for (int rank = 0; rank < plan.ranks(); ++rank) {
     std::string cells;
     int tick = 0;
@@ -51,19 +51,21 @@ void print_rows(const smp::Plan& plan, const smp::Timeline& timeline, int ticks,
   }
 }
 
-bool runs_on(const smp::Plan& plan, const smp::CheckedPlan& checked, smp::Transport transport) {
+bool runs_on(const smp::PipelinePlan& plan, const smp::CheckedPlan& checked, smp::Transport transport) {
   return !smp::find_deadlock(plan, checked.dependencies, checked.exchange, transport);
 }
 
 void report(const Options& options) {
   const auto schedule = smp::RuntimeSchedule::named(options.schedule, options.chunks);
-  const smp::Plan plan = make_plan(schedule, {options.stages, options.microbatches, options.active});
+  const smp::PipelinePlan plan = make_pipeline_plan(schedule, {options.stages, options.microbatches, options.active});
   const bool in_ticks = options.times.empty();
+  for (const double time : options.times)
+    if (!(time < 1e12)) throw smp::ConfigError("--times: expected numbers from 0 to 1e12");
   const auto times =
       in_ticks ? smp::ActionTimes::ticks()
                : smp::ActionTimes::split(options.times[0], options.times[1], options.times[2], options.times[3]);
-  const smp::Simulation simulation = simulate(plan, times);
-  const smp::CheckedPlan checked = check(plan);
+  const smp::PipelineSimulation simulation = simulate(plan, times);
+  const smp::CheckedPlan checked = check_schedule(plan);
   if (!options.svg.empty()) {
     std::ofstream file(options.svg);
     file << timeline_svg(plan, simulation, times,

@@ -42,6 +42,8 @@ expect(2 "^smp: a schedule of 2000000 ranks, 1 chunks each and 5 micro-batches i
 expect(2 "at least 1; found -4\n$" --schedule simple --stages 2 --microbatches -4)
 expect(2 "--microbatches.*4x.*not a decimal" --schedule simple --stages 2 --microbatches 4x)
 expect(2 "--times" --schedule simple --stages 2 --microbatches 4 --times 1,2)
+expect(2 "^smp: --times: expected numbers" --schedule simple --stages 2 --microbatches 4 --times nan,1,1,0)
+expect(0 "\nbubble\t0\nmakespan\t0\n" --schedule simple --stages 2 --microbatches 4 --times 0,0,0,0)
 expect(2 "^--stages is required\n$" --schedule simple --microbatches 4)
 expect(2 "^smp: cannot write '/nowhere/timeline.svg'\n$" --schedule simple --stages 2 --microbatches 4 --svg /nowhere/timeline.svg)
 

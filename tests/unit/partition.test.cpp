@@ -31,7 +31,9 @@ std::vector<int> sizes(const Partition& partition) {
   for (int stage = 0; stage < partition.stages(); ++stage) found.push_back(partition.size(stage));
   return found;
 }
-std::vector<int> cut_sizes(std::initializer_list<double> costs, int stages) { return sizes(cut(table(costs), stages)); }
+std::vector<int> cut_sizes(std::initializer_list<double> costs, int stages) {
+  return sizes(cut_evenly(table(costs), stages));
+}
 template <class F>
 std::string refusal(F f) {
   try {
@@ -43,8 +45,9 @@ std::string refusal(F f) {
 }
 using Sizes = std::vector<int>;
 
-static_assert(size_of(partition(equal_units(10), 3), 0) == 4 && size_of(partition(equal_units(10), 3), 2) == 3);
-static_assert(partition(equal_units(80), 32).stages() == 32);
+static_assert(size_of(partition_by_cost(equal_units(10), 3), 0) == 4 &&
+              size_of(partition_by_cost(equal_units(10), 3), 2) == 3);
+static_assert(partition_by_cost(equal_units(80), 32).stages() == 32);
 static_assert(EqualPartition<64, 16, 2>::units_per_chunk == 2);
 
 /// wte, then `blocks` blocks of 12 units of cost, then a head that shares wte.
@@ -70,7 +73,7 @@ PartitionNode language_model(int blocks) {
 
 // Field case 48: floor divisions that lose layers or leave the last stage empty.
 TEST_CASE("equal units: sizes differ by one, larger ones first, none empty") {
-  const auto automatic = [](int units, int stages) { return sizes(partition(equal_units(units), stages)); };
+  const auto automatic = [](int units, int stages) { return sizes(partition_by_cost(equal_units(units), stages)); };
   CHECK(automatic(10, 3) == Sizes{4, 3, 3});
   CHECK(automatic(5, 4) == Sizes{2, 1, 1, 1});
   CHECK(automatic(38, 8) == Sizes{5, 5, 5, 5, 5, 5, 4, 4});
@@ -81,9 +84,9 @@ TEST_CASE("equal units: sizes differ by one, larger ones first, none empty") {
       for (int i = 0; i < units % stages; ++i) ++expected[static_cast<std::size_t>(i)];
       REQUIRE(automatic(units, stages) == expected);
     }
-  CHECK(refusal([] { return partition(equal_units(3), 4); }) ==
+  CHECK(refusal([] { return partition_by_cost(equal_units(3), 4); }) ==
         "smp: cannot put 3 units on 4 pipeline stages: expected at least one unit for each stage");
-  CHECK(refusal([] { return partition(equal_units(3), 0); }) ==
+  CHECK(refusal([] { return partition_by_cost(equal_units(3), 0); }) ==
         "smp: cannot put 3 units on 0 pipeline stages: expected at least 1 stage");
 }
 
@@ -98,9 +101,9 @@ TEST_CASE("uneven costs: the least maximum, then the least squares, then larger 
   CHECK(cut_sizes({0, 0, 0}, 2) == Sizes{2, 1});
   CHECK(cut_sizes({.1, .1, .1, .1, .1, .1, .1}, 3) == Sizes{3, 2, 2});
   CHECK(refusal([] {
-          return cut(table({1.0, -1.0}), 1);
+          return cut_evenly(table({1.0, -1.0}), 1);
         }) == "smp: cannot put 2 units on 1 pipeline stages: a cost is negative or not finite");
-  CHECK_THROWS_AS((void)cut(table({1.0, 0.0 / 0.0 * 1.0}), 1), ConfigError);
+  CHECK_THROWS_AS((void)cut_evenly(table({1.0, 0.0 / 0.0 * 1.0}), 1), ConfigError);
 }
 
 TEST_CASE("the cut is the best of all cuts") {
@@ -135,7 +138,7 @@ TEST_CASE("the cut is the best of all cuts") {
       return a.parts > b.parts;
     };
     const Score best = *std::min_element(all.begin(), all.end(), better);
-    const Partition found = cut(costs, stages);
+    const Partition found = cut_evenly(costs, stages);
     std::vector<double> parts;
     for (int stage = 0; stage < stages; ++stage) {
       parts.push_back(0);
@@ -151,32 +154,32 @@ TEST_CASE("memory_weight weighs memory against flops") {
   for (int i = 0; i < 4; ++i) units[i].flops = 1;
   units[0].parameters = 60;
   units[1].activations = 40;
-  CHECK(sizes(partition(units, 2, {.memory_weight = 0})) == Sizes{2, 2});
-  CHECK(sizes(partition(units, 2, {.memory_weight = 1})) == Sizes{1, 3});
-  CHECK(sizes(partition(units, 2)) == Sizes{1, 3});  // 0.8, as in the reference
+  CHECK(sizes(partition_by_cost(units, 2, {.memory_weight = 0})) == Sizes{2, 2});
+  CHECK(sizes(partition_by_cost(units, 2, {.memory_weight = 1})) == Sizes{1, 3});
+  CHECK(sizes(partition_by_cost(units, 2)) == Sizes{1, 3});  // 0.8, as in the reference
   const Table<double> costs = unit_costs(units, {.memory_weight = 0.5});
   CHECK(costs[0] == doctest::Approx(0.5 * 0.6 + 0.5 * 0.25));
   CHECK(costs[1] == doctest::Approx(0.5 * 0.4 + 0.5 * 0.25));
   CHECK(costs[3] == doctest::Approx(0.5 * 0.25));
-  CHECK_THROWS_WITH_AS((void)partition(units, 2, {.memory_weight = 1.5}), "smp: memory_weight must be from 0 to 1",
-                       ConfigError);
+  CHECK_THROWS_WITH_AS((void)partition_by_cost(units, 2, {.memory_weight = 1.5}),
+                       "smp: memory_weight must be from 0 to 1", ConfigError);
 }
 
 TEST_CASE("units that share parameters stay together, or each stage keeps a copy") {
   Table<PartitionNode> units = equal_units(6);
   units[1].ties.append("a");
   units[3].ties.append("a");
-  CHECK(sizes(partition(units, 2)) == Sizes{4, 2});
-  CHECK(sizes(partition(units, 4)) == Sizes{1, 3, 1, 1});
-  CHECK(refusal([&] { return partition(units, 5); }) ==
+  CHECK(sizes(partition_by_cost(units, 2)) == Sizes{4, 2});
+  CHECK(sizes(partition_by_cost(units, 4)) == Sizes{1, 3, 1, 1});
+  CHECK(refusal([&] { return partition_by_cost(units, 5); }) ==
         "smp: cannot put 6 units on 5 pipeline stages: units that share parameters stay together, which leaves 4; "
         "TiedUnits::apart gives each stage a copy and sums the gradients");
-  CHECK(sizes(partition(units, 5, {.ties = TiedUnits::apart})) == Sizes{2, 1, 1, 1, 1});
+  CHECK(sizes(partition_by_cost(units, 5, {.ties = TiedUnits::apart})) == Sizes{2, 1, 1, 1, 1});
   units[3].ties.append("b");
   units[4].ties.append("b");
-  CHECK(sizes(partition(units, 3)) == Sizes{1, 4, 1});
-  CHECK_THROWS_AS((void)partition(language_model(8), 2), ConfigError);
-  CHECK(partition(language_model(8), 2, {.ties = TiedUnits::apart}).units() == 10);
+  CHECK(sizes(partition_by_cost(units, 3)) == Sizes{1, 4, 1});
+  CHECK_THROWS_AS((void)partition_by_cost(language_model(8), 2), ConfigError);
+  CHECK(partition_by_cost(language_model(8), 2, {.ties = TiedUnits::apart}).units() == 10);
 }
 
 TEST_CASE("a tree: its leaves are the units; what a module has itself counts with its first one") {
@@ -187,7 +190,8 @@ TEST_CASE("a tree: its leaves are the units; what a module has itself counts wit
   CHECK(units[1].name == "h.0");
   CHECK(units[1].parameters == 17);
   CHECK(units[5].name == "lm_head");
-  CHECK(partition(model, 3, {.ties = TiedUnits::apart}) == partition(units, 3, {.ties = TiedUnits::apart}));
+  CHECK(partition_by_cost(model, 3, {.ties = TiedUnits::apart}) ==
+        partition_by_cost(units, 3, {.ties = TiedUnits::apart}));
 }
 
 TEST_CASE("by modules: whole modules while there are stages for it, seats by D'Hondt, stages in order") {
@@ -219,7 +223,7 @@ TEST_CASE("by modules: whole modules while there are stages for it, seats by D'H
   };
   for (int stages = 1; stages <= 10; ++stages)
     CHECK(maximum(partition_by_modules(model, stages)) >=
-          maximum(partition(units, stages, {.ties = TiedUnits::apart})) - 1e-12);
+          maximum(partition_by_cost(units, stages, {.ties = TiedUnits::apart})) - 1e-12);
 }
 
 // Field case 47: 80 layers on 16 stages with 2 chunks silently became 64; layer numbers wrong per chunk and stage.
@@ -230,13 +234,13 @@ TEST_CASE("the equal split refuses what does not divide, the automatic one diffe
   CHECK(refusal([] { return partition_equally(40 / 2, 8); }) ==  // chunks of 2 layers
         "smp: cannot put 20 units on 8 pipeline stages: they do not divide; 16 or 24 units would, and an automatic "
         "partition makes stages that differ by one");
-  CHECK(sizes(partition(equal_units(80), 32))[15] == 3);
-  CHECK(sizes(partition(equal_units(80), 32))[16] == 2);
-  CHECK(sizes(partition(equal_units(40), 8)) == Sizes(8, 5));
-  CHECK(sizes(partition(equal_units(40 / 2), 8)) == Sizes{3, 3, 3, 3, 2, 2, 2, 2});
+  CHECK(sizes(partition_by_cost(equal_units(80), 32))[15] == 3);
+  CHECK(sizes(partition_by_cost(equal_units(80), 32))[16] == 2);
+  CHECK(sizes(partition_by_cost(equal_units(40), 8)) == Sizes(8, 5));
+  CHECK(sizes(partition_by_cost(equal_units(40 / 2), 8)) == Sizes{3, 3, 3, 3, 2, 2, 2, 2});
 
   const auto layers = [](auto schedule, int units, int ranks, int rank) {
-    const Plan plan = place_stages(schedule, shape_of(schedule, {ranks, 1}));
+    const PipelinePlan plan = place_stages(schedule, shape_of(schedule, {ranks, 1}));
     const Table<int> found = units_of_rank(partition_equally(units, plan.stages()), plan.stage_rank, rank);
     return std::vector<int>(found.begin(), found.end());
   };

@@ -12,7 +12,7 @@ using namespace smp;
 namespace {
 
 /// The lists of a plan as text, without idle time and update.
-std::vector<std::string> rows(const Plan& plan) {
+std::vector<std::string> rows(const PipelinePlan& plan) {
   std::vector<std::string> lines;
   for (int rank = 0; rank < plan.ranks(); ++rank) {
     std::string line;
@@ -24,14 +24,14 @@ std::vector<std::string> rows(const Plan& plan) {
 }
 template <class S>
 std::vector<std::string> rows(const S& schedule, PipelineShape shape) {
-  return rows(make_plan(schedule, shape));
+  return rows(make_pipeline_plan(schedule, shape));
 }
 using Rows = std::vector<std::string>;
 
 template <class S>
 std::string refusal(const S& schedule, PipelineShape shape) {
   try {
-    (void)make_plan(schedule, shape);
+    (void)make_pipeline_plan(schedule, shape);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -69,9 +69,10 @@ static_assert(!PipelineSchedule<NoOrder> && !PipelineSchedule<OrderWithoutRank> 
               !PipelineSchedule<int>);
 
 // A plan is a value that the compiler can look into.
-static_assert(make_plan(Schedule::Interleaved{}, {2, 4}).actions[2].kind == ActionKind::backward);  // B0 before F2
-static_assert(make_plan(Schedule::Interleaved{}, {2, 4}).size() == 2 * (4 + 4 + 1));
-static_assert(make_plan(Schedule::Looped<4>{}, {2, 4}).stages() == 8);
+static_assert(make_pipeline_plan(Schedule::Interleaved{}, {2, 4}).actions[2].kind ==
+              ActionKind::backward);  // B0 before F2
+static_assert(make_pipeline_plan(Schedule::Interleaved{}, {2, 4}).size() == 2 * (4 + 4 + 1));
+static_assert(make_pipeline_plan(Schedule::Looped<4>{}, {2, 4}).stages() == 8);
 
 }  // namespace
 
@@ -97,7 +98,7 @@ TEST_CASE("the orders of the shipped schedules") {
 }
 
 TEST_CASE("DualPipeV overlaps forwards with backwards, but not at the fold's first pair") {
-  const Plan plan = make_plan(Schedule::DualPipeV{}, {2, 4});
+  const PipelinePlan plan = make_pipeline_plan(Schedule::DualPipeV{}, {2, 4});
   const auto overlapped = [&](int rank) {
     std::string cells;
     for (int i = plan.first[rank]; i < plan.first[rank + 1]; ++i)
@@ -109,21 +110,22 @@ TEST_CASE("DualPipeV overlaps forwards with backwards, but not at the fold's fir
 }
 
 TEST_CASE("a list that trains ends with one update, an evaluation has none") {
-  const Plan plan = make_plan(Schedule::ZeroBubble{}, {3, 2});
+  const PipelinePlan plan = make_pipeline_plan(Schedule::ZeroBubble{}, {3, 2});
   for (int rank = 0; rank < 3; ++rank) CHECK(plan.cell(plan.first[rank + 1] - 1) == "U");
-  for (const Action& action : make_plan(Schedule::ForwardOnly<>{}, {3, 2}).actions)
+  for (const Action& action : make_pipeline_plan(Schedule::ForwardOnly<>{}, {3, 2}).actions)
     CHECK(action.kind == ActionKind::forward);
 }
 
 TEST_CASE("where stages are") {
-  const Plan looped = make_plan(Schedule::Looped<2>{}, {2, 2});
+  const PipelinePlan looped = make_pipeline_plan(Schedule::Looped<2>{}, {2, 2});
   const auto list = [](const Table<int>& table) { return std::vector<int>(table.begin(), table.end()); };
   CHECK(list(looped.stage_rank) == std::vector{0, 1, 0, 1});
-  CHECK(list(make_plan(Schedule::ZeroBubbleV{}, {3, 5}).stage_rank) == std::vector{0, 1, 2, 2, 1, 0});
-  const Plan folded = make_plan(FirstAndLast{}, {2, 1});
+  CHECK(list(make_pipeline_plan(Schedule::ZeroBubbleV{}, {3, 5}).stage_rank) == std::vector{0, 1, 2, 2, 1, 0});
+  const PipelinePlan folded = make_pipeline_plan(FirstAndLast{}, {2, 1});
   CHECK(list(folded.stage_rank) == std::vector{0, 1, 0});
   CHECK(list(folded.chunk_stage) == std::vector{0, 2, 1, -1});
-  CHECK(list(make_plan(Schedule::ForwardOnly<Schedule::ZeroBubbleV>{}, {2, 1}).stage_rank) == std::vector{0, 1, 1, 0});
+  CHECK(list(make_pipeline_plan(Schedule::ForwardOnly<Schedule::ZeroBubbleV>{}, {2, 1}).stage_rank) ==
+        std::vector{0, 1, 1, 0});
 }
 
 TEST_CASE("a cap on active micro-batches makes waves, and none where it does not bind") {
@@ -169,7 +171,7 @@ TEST_CASE("a schedule named at run time is the one named by its type") {
     const auto erased = RuntimeSchedule::named(name_of(schedule), chunks);
     CHECK(erased.name == name_of(schedule));
     for (const PipelineShape shape : {PipelineShape{1, 4}, PipelineShape{2, 4}, PipelineShape{4, 8, 8}}) {
-      const Plan expected = make_plan(schedule, shape), found = make_plan(erased, shape);
+      const PipelinePlan expected = make_pipeline_plan(schedule, shape), found = make_pipeline_plan(erased, shape);
       CHECK(found.actions == expected.actions);
       CHECK(found.first == expected.first);
       CHECK(found.stage_rank == expected.stage_rank);
@@ -197,11 +199,11 @@ TEST_CASE("a schedule named at run time is the one named by its type") {
 
 TEST_CASE("a table reads what is printed") {
   for (const char* const name : {"interleaved", "zero_bubble", "looped", "zero_bubble_v"}) {
-    const Plan plan = make_plan(RuntimeSchedule::named(name), {3, 6});
+    const PipelinePlan plan = make_pipeline_plan(RuntimeSchedule::named(name), {3, 6});
     const auto table =
         TableSchedule::parse(rows(plan), std::vector<int>(plan.stage_rank.begin(), plan.stage_rank.end()));
-    CHECK(make_plan(table, {3, 6}).actions == plan.actions);
-    CHECK(make_plan(RuntimeSchedule::of(table), {3, 6}).actions == plan.actions);
+    CHECK(make_pipeline_plan(table, {3, 6}).actions == plan.actions);
+    CHECK(make_pipeline_plan(RuntimeSchedule::of(table), {3, 6}).actions == plan.actions);
   }
   const auto table = TableSchedule::parse({"F0 --  B0 U", "-- F0 B0 --"});
   CHECK(rows(table, {2, 1}) == Rows{"F0 B0", "F0 B0"});

@@ -27,7 +27,19 @@ struct Backwards {
     for (int m = 0; m < shape.microbatches; ++m) next.forward();
   }
 };
-static_assert(check(make_plan(Backwards{}, {2, 2})).defect.kind == DefectKind::wrong_order);
+
+// Any map of stages to ranks: rank 0 holds the first and the last of three stages, so rank 1 talks to it both ways.
+struct FirstAndLast {
+  static constexpr int chunks = 2;
+  static constexpr int stages(const PipelineShape&) { return 3; }
+  static constexpr int stage_rank(const PipelineShape&, int stage) { return stage % 2; }
+  static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
+    for (int m = 0; m < shape.microbatches; ++m)
+      rank == 0 ? next.forward(0).forward(1).backward(1).backward(0) : next.forward(0).backward(0);
+  }
+};
+static_assert(VerifiedSchedule<FirstAndLast, 2, 4>::facts.max_in_flight[0] == 2);
+static_assert(check_schedule(make_pipeline_plan(Backwards{}, {2, 2})).defect.kind == DefectKind::wrong_order);
 
 /// Calls `f(schedule)` for every shipped schedule with `chunks` chunks a rank.
 template <class F>
@@ -54,9 +66,9 @@ void sweep(const RuntimeSchedule& schedule, int most_ranks, int most_microbatche
         ++count.refused;
         continue;
       }
-      const Plan plan = make_plan(schedule, shape);
-      const CheckedPlan checked = check(plan);
-      Defect defect = checked.defect;
+      const PipelinePlan plan = make_pipeline_plan(schedule, shape);
+      const CheckedPlan checked = check_schedule(plan);
+      ScheduleDefect defect = checked.defect;
       for (const int slots : {1, 2, 1 << 28})
         if (!defect) defect = find_deadlock(plan, checked.dependencies, checked.exchange, Transport::slots(slots));
       ++count.legal;
@@ -66,8 +78,8 @@ void sweep(const RuntimeSchedule& schedule, int most_ranks, int most_microbatche
     }
 }
 
-CheckedPlan naive(const Plan& plan) { return check(plan, ReceivePosting::at_use); }
-bool deadlocks(const Plan& plan, const CheckedPlan& checked, Transport transport, Grouping grouping) {
+CheckedPlan naive(const PipelinePlan& plan) { return check_schedule(plan, ReceivePosting::at_use); }
+bool deadlocks(const PipelinePlan& plan, const CheckedPlan& checked, Transport transport, Grouping grouping) {
   return find_deadlock(plan, checked.dependencies, checked.exchange, transport, grouping).kind ==
          DefectKind::cyclic_wait;
 }
@@ -88,7 +100,7 @@ TEST_CASE("control: plain blocking 1F1B deadlocks in 945 of 960 shapes, fused in
   int shapes = 0, blocking = 0, fused = 0, buffered = 0;
   for (int ranks = 2; ranks <= 16; ++ranks)
     for (int m = 1; m <= 64; ++m, ++shapes) {
-      const Plan plan = make_plan(Schedule::Interleaved{}, {ranks, m});
+      const PipelinePlan plan = make_pipeline_plan(Schedule::Interleaved{}, {ranks, m});
       const CheckedPlan checked = naive(plan);
       blocking += deadlocks(plan, checked, Transport::rendezvous(), Grouping::blocking);
       fused += deadlocks(plan, checked, Transport::rendezvous(), Grouping::fused);
@@ -105,7 +117,7 @@ TEST_CASE("control: plain looped deadlocks in 441 of 441 shapes, in 93 with one 
   for (int chunks = 2; chunks <= 4; ++chunks)
     for (int ranks = 2; ranks <= 16; ++ranks)
       for (int m = ranks; m <= 64; m += ranks, ++shapes) {
-        const Plan plan = make_plan(RuntimeSchedule::named("looped", chunks), {ranks, m});
+        const PipelinePlan plan = make_pipeline_plan(RuntimeSchedule::named("looped", chunks), {ranks, m});
         const CheckedPlan checked = naive(plan);
         blocking += deadlocks(plan, checked, Transport::rendezvous(), Grouping::blocking);
         one_slot += deadlocks(plan, checked, Transport::slots(1), Grouping::blocking);
@@ -123,7 +135,7 @@ TEST_CASE("control: of the naive orders under rendezvous only GPipe lives") {
     for (const char* const name :
          {"simple", "interleaved", "looped", "looped_breadth", "zero_bubble", "zero_bubble_v", "dual_pipe_v"}) {
       CAPTURE(name);
-      const Plan plan = make_plan(RuntimeSchedule::named(name), {ranks, 2 * ranks});
+      const PipelinePlan plan = make_pipeline_plan(RuntimeSchedule::named(name), {ranks, 2 * ranks});
       const CheckedPlan checked = naive(plan);
       CHECK(deadlocks(plan, checked, Transport::rendezvous(), Grouping::blocking) == (std::string(name) != "simple"));
       CHECK_FALSE(deadlocks(plan, checked, Transport::unbounded(), Grouping::blocking));
@@ -133,8 +145,8 @@ TEST_CASE("control: of the naive orders under rendezvous only GPipe lives") {
 
 TEST_CASE("control: receives posted at their use take wrong messages from a channel without tags") {
   const auto count = [](auto schedule, int ranks) {
-    const Plan plan = make_plan(schedule, {ranks, 2 * ranks});
-    const CheckedPlan at_use = naive(plan), shipped = check(plan);
+    const PipelinePlan plan = make_pipeline_plan(schedule, {ranks, 2 * ranks});
+    const CheckedPlan at_use = naive(plan), shipped = check_schedule(plan);
     CHECK(find_mismatches(plan, shipped.dependencies, shipped.exchange).count == 0);
     const Mismatches found = find_mismatches(plan, at_use.dependencies, at_use.exchange);
     CHECK((found.first.kind == DefectKind::mismatched_receive) == (found.count > 0));
@@ -153,8 +165,8 @@ TEST_CASE("control: receives posted at their use take wrong messages from a chan
 // messages cannot be told apart.
 TEST_CASE("two chunks on 2 and 4 ranks, 4 micro-batches: rendezvous and channels without tags") {
   for (const int ranks : {2, 4}) {
-    const Plan plan = make_plan(Schedule::Looped<2>{}, {ranks, 4});
-    const CheckedPlan checked = check(plan);
+    const PipelinePlan plan = make_pipeline_plan(Schedule::Looped<2>{}, {ranks, 4});
+    const CheckedPlan checked = check_schedule(plan);
     CHECK_FALSE(checked.defect);
     CHECK(find_mismatches(plan, checked.dependencies, checked.exchange).count == 0);
     CHECK(deadlocks(plan, naive(plan), Transport::rendezvous(), Grouping::blocking));
@@ -167,7 +179,7 @@ namespace {
 /// looked at again in every round.
 class MovedMessages {
  public:
-  MovedMessages(const Plan& plan, const CheckedPlan& checked, int capacity)
+  MovedMessages(const PipelinePlan& plan, const CheckedPlan& checked, int capacity)
       : plan_(plan), d_(checked.dependencies), exchange_(checked.exchange), capacity_(capacity) {}
 
   bool mismatched = false;
@@ -244,9 +256,9 @@ class MovedMessages {
     return true;
   }
 
-  const Plan& plan_;
-  const Dependencies& d_;
-  const Exchange& exchange_;
+  const PipelinePlan& plan_;
+  const ActionDependencies& d_;
+  const PipelineExchange& exchange_;
   int capacity_;
   Table<Table<Message>> channels_ = Table<Table<Message>>(plan_.ranks() * plan_.ranks());
   Table<Table<Call>> calls_ = Table<Table<Call>>(plan_.ranks());
@@ -263,11 +275,11 @@ TEST_CASE("the verdicts are those of a transport that moves messages, whatever t
     for_each_schedule(chunks, [&](const RuntimeSchedule& schedule) {
       for (const int ranks : {2, 3, 4}) {
         const int m = schedule.name == "looped" ? ranks : 2 * ranks;
-        const Plan plan = make_plan(schedule, {ranks, m});
+        const PipelinePlan plan = make_pipeline_plan(schedule, {ranks, m});
         CAPTURE(schedule.name);
         CAPTURE(ranks);
         for (const auto posting : {ReceivePosting::with_send, ReceivePosting::at_use}) {
-          const CheckedPlan checked = check(plan, posting);
+          const CheckedPlan checked = check_schedule(plan, posting);
           const bool matched = find_mismatches(plan, checked.dependencies, checked.exchange).count == 0;
           for (const int capacity : {0, 1, 2, 1000}) {
             MovedMessages messages(plan, checked, capacity);
@@ -287,7 +299,7 @@ TEST_CASE("the verdicts are those of a transport that moves messages, whatever t
 
 namespace {
 
-int find(const Plan& plan, int rank, const std::string& cell) {
+int find(const PipelinePlan& plan, int rank, const std::string& cell) {
   for (int i = plan.first[rank]; i < plan.first[rank + 1]; ++i)
     if (plan.cell(i) == cell) return i;
   return -1;
@@ -307,40 +319,40 @@ TEST_CASE("planted in every shipped schedule: a swapped pair, a missing receive,
                                                                              {"dual_pipe_v", 2},
                                                                              {"forward_only", 1}}) {
     CAPTURE(name);
-    const Plan plan = make_plan(RuntimeSchedule::named(name, chunks), {ranks, m});
-    const CheckedPlan good = check(plan);
+    const PipelinePlan plan = make_pipeline_plan(RuntimeSchedule::named(name, chunks), {ranks, m});
+    const CheckedPlan good = check_schedule(plan);
     REQUIRE_FALSE(good.defect);
     const bool trains = std::string(name) != "forward_only";
 
     // The forward and the backward of the last stage's micro-batch 2 change places.
     const int last_rank = plan.stage_rank[plan.stages() - 1];
     const std::string suffix = chunks > 1 ? "2." + std::to_string(plan.stage_chunk[plan.stages() - 1]) : "2";
-    Plan swapped = plan;
+    PipelinePlan swapped = plan;
     const int f = find(plan, last_rank, "F" + suffix);
     const int b = std::max(find(plan, last_rank, "B" + suffix), find(plan, last_rank, "I" + suffix));
     if (trains) {
       std::swap(swapped.actions[f].kind, swapped.actions[b].kind);
-      const Defect defect = check(swapped).defect;
+      const ScheduleDefect defect = check_schedule(swapped).defect;
       CHECK(defect.kind == DefectKind::wrong_order);
       CHECK(defect.rank == last_rank);
       CHECK(defect.position == plan.position(f));
       CHECK(to_string(defect.action, chunks > 1) == plan.cell(b));
     } else {  // rank 0 sends micro-batch 1 first: rank 1 still wants 0 first, which only a channel with tags can tell
       std::swap(swapped.actions[0], swapped.actions[1]);
-      const CheckedPlan at_use = check(swapped, ReceivePosting::at_use);
+      const CheckedPlan at_use = check_schedule(swapped, ReceivePosting::at_use);
       CHECK(at_use.defect.kind == DefectKind::mismatched_receive);
       CHECK(at_use.defect.rank == 1);
-      CHECK_FALSE(check(swapped).defect);  // as shipped, receives follow the order of sending
+      CHECK_FALSE(check_schedule(swapped).defect);  // as shipped, receives follow the order of sending
     }
 
     // Each receive in turn is forgotten.
     for (int lost = 0; lost < good.exchange.receives.size(); lost += 5) {
-      Exchange exchange = good.exchange;
+      PipelineExchange exchange = good.exchange;
       const int use = exchange.receives[lost];
       for (int k = lost; k + 1 < exchange.receives.size(); ++k) exchange.receives[k] = exchange.receives[k + 1];
       for (int& first : exchange.first)
         if (first > lost) --first;
-      const Defect defect = check(plan, good.dependencies, exchange);
+      const ScheduleDefect defect = check_schedule(plan, good.dependencies, exchange);
       CHECK(defect.kind == DefectKind::missing_receive);
       CHECK(defect.rank == plan.action_rank[use]);
       CHECK(defect.position == plan.position(use));
@@ -348,13 +360,13 @@ TEST_CASE("planted in every shipped schedule: a swapped pair, a missing receive,
     }
 
     // Each rank in turn has a slot too few, for one chunk or for messages.
-    const Slots enough = count_slots(plan, good.exchange);
+    const PipelineSlots enough = count_slots(plan, good.exchange);
     CHECK_FALSE(find_overflow(plan, good.exchange, enough));
     for (int rank = 0; rank < ranks; ++rank) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        Slots slots = enough;
+        PipelineSlots slots = enough;
         const int needed = slots.activations[rank * chunks + chunk]--;
-        const Defect defect = find_overflow(plan, good.exchange, slots);
+        const ScheduleDefect defect = find_overflow(plan, good.exchange, slots);
         CHECK(defect.kind == DefectKind::activation_slots);
         CHECK(defect.rank == rank);
         CHECK(defect.action.kind == ActionKind::forward);
@@ -362,10 +374,10 @@ TEST_CASE("planted in every shipped schedule: a swapped pair, a missing receive,
         CHECK(defect.amount == needed);
         CHECK(defect.allowed == needed - 1);
       }
-      Slots slots = enough;
+      PipelineSlots slots = enough;
       const int needed = slots.receives[rank]--;
       if (needed == 0) continue;
-      const Defect defect = find_overflow(plan, good.exchange, slots);
+      const ScheduleDefect defect = find_overflow(plan, good.exchange, slots);
       CHECK(defect.kind == DefectKind::receive_slots);
       CHECK(defect.rank == rank);
       CHECK(defect.amount == needed);
@@ -377,7 +389,7 @@ TEST_CASE("planted in every shipped schedule: a swapped pair, a missing receive,
 TEST_CASE("each kind of defect is a sentence with rank, position and action") {
   const auto sentence = [](const std::vector<std::string>& rows, int microbatches, std::vector<int> placement = {}) {
     const auto table = TableSchedule::parse(rows, std::move(placement));
-    return to_string(check(make_plan(table, {static_cast<int>(rows.size()), microbatches})).defect);
+    return to_string(check_schedule(make_pipeline_plan(table, {static_cast<int>(rows.size()), microbatches})).defect);
   };
   CHECK(sentence({"F0 F1 B0 B1", "F0 B0 F1 B1"}, 2) == "no defect");
   CHECK(sentence({"F0 F1 B0 B1", "F0 B0 F1 B2"}, 2) == "rank 1, position 3 (B2): no such chunk or micro-batch");
@@ -401,16 +413,23 @@ TEST_CASE("each kind of defect is a sentence with rank, position and action") {
   CHECK(sentence({"F0 B0 F1 B1", "F1 F0 B0 B1"}, 2) ==
         "rank 0, position 1 (B0): needs a result of rank 1, which waits in turn (a cycle of 2 ranks)");
 
-  const Plan plan = make_plan(Schedule::Interleaved{}, {4, 8});
+  const PipelinePlan plan = make_pipeline_plan(Schedule::Interleaved{}, {4, 8});
   const CheckedPlan checked = naive(plan);
   CHECK(to_string(
             find_deadlock(plan, checked.dependencies, checked.exchange, Transport::rendezvous(), Grouping::blocking)) ==
         "rank 2, position 2 (B0): waits for rank 3, which waits in turn: a deadlock of 2 ranks");
-  const Plan v = make_plan(Schedule::ZeroBubbleV{}, {2, 4});
+  const PipelinePlan v = make_pipeline_plan(Schedule::ZeroBubbleV{}, {2, 4});
   CHECK(to_string(naive(v).defect) ==
         "rank 1, position 4 (I0.1): its message is received in another order than rank 0 sends");
-  Slots slots = count_slots(plan, check(plan).exchange);
+  // A receive is gone: its sender waits for a rank that has long ended.
+  CheckedPlan shortened = check_schedule(make_pipeline_plan(Schedule::ForwardOnly<>{}, {2, 1}));
+  shortened.exchange.receives = {};
+  for (int& first : shortened.exchange.first) first = 0;
+  CHECK(to_string(find_deadlock(make_pipeline_plan(Schedule::ForwardOnly<>{}, {2, 1}), shortened.dependencies,
+                                shortened.exchange, Transport::rendezvous())) ==
+        "rank 0, position 1 (F0): waits for rank 1, which has ended without the other call");
+  PipelineSlots slots = count_slots(plan, check_schedule(plan).exchange);
   --slots.activations[1];
-  CHECK(to_string(find_overflow(plan, check(plan).exchange, slots)) ==
+  CHECK(to_string(find_overflow(plan, check_schedule(plan).exchange, slots)) ==
         "rank 1, position 2 (F2): holds 3 activations; there are 2 slots");
 }

@@ -17,8 +17,8 @@ constexpr ActionTimes equal = ActionTimes::split(1, 1, 1);
 constexpr ActionTimes uneven = ActionTimes::split(1, 1.3, 0.7);
 
 template <class S>
-Simulation simulated(const S& schedule, int ranks, int microbatches, const ActionTimes& times) {
-  return simulate(make_plan(schedule, {ranks, microbatches}), times);
+PipelineSimulation simulated(const S& schedule, int ranks, int microbatches, const ActionTimes& times) {
+  return simulate(make_pipeline_plan(schedule, {ranks, microbatches}), times);
 }
 template <class S>
 std::vector<int> in_flight(const S& schedule, int ranks, int microbatches) {
@@ -27,8 +27,8 @@ std::vector<int> in_flight(const S& schedule, int ranks, int microbatches) {
 }
 
 // The simulator is a constant expression, too.
-static_assert(simulate(make_plan(Schedule::Interleaved{}, {2, 4}), equal).makespan == 15);
-static_assert(simulate(make_plan(Schedule::Interleaved{}, {4, 8})).peak_in_flight[1] == 3);
+static_assert(simulate(make_pipeline_plan(Schedule::Interleaved{}, {2, 4}), equal).makespan == 15);
+static_assert(simulate(make_pipeline_plan(Schedule::Interleaved{}, {4, 8})).peak_in_flight[1] == 3);
 
 }  // namespace
 
@@ -92,8 +92,8 @@ TEST_CASE("idle time of the zero-bubble schedules") {
 }
 
 TEST_CASE("ZB-V: with equal times no rank idles between its first and its last action") {
-  const Plan plan = make_plan(Schedule::ZeroBubbleV{}, {6, 14});
-  const Timeline timeline = simulate(plan, equal).timeline;
+  const PipelinePlan plan = make_pipeline_plan(Schedule::ZeroBubbleV{}, {6, 14});
+  const PipelineTimeline timeline = simulate(plan, equal).timeline;
   for (int rank = 0; rank < 6; ++rank)
     for (int i = plan.first[rank]; i + 1 < plan.first[rank + 1]; ++i) CHECK(timeline.end[i] == timeline.start[i + 1]);
 }
@@ -128,9 +128,9 @@ TEST_CASE("slots: as many as activations, none used twice at a time, any order o
   for (const char* const name :
        {"simple", "interleaved", "looped", "zero_bubble", "zero_bubble_v", "dual_pipe_v", "forward_only"}) {
     CAPTURE(name);
-    const Plan plan = make_plan(RuntimeSchedule::named(name), {4, 8});
+    const PipelinePlan plan = make_pipeline_plan(RuntimeSchedule::named(name), {4, 8});
     const SlotAssignment slots = assign_slots(plan);
-    CHECK(slots.count == count_slots(plan, check(plan).exchange).activations);
+    CHECK(slots.count == count_slots(plan, check_schedule(plan).exchange).activations);
     const bool trains = std::string(name) != "forward_only";
     for (int rank = 0; rank < 4; ++rank) {
       std::vector<std::vector<int>> holder(static_cast<std::size_t>(plan.shape.chunks), std::vector<int>(16, -1));
@@ -151,7 +151,7 @@ TEST_CASE("slots: as many as activations, none used twice at a time, any order o
       CHECK(most == simulate(plan).peak_in_flight[rank]);
     }
   }
-  const Plan reversed = make_plan(TableSchedule::parse({"F0 F1 F2 B1 F3 B3 B2 B0"}), {1, 4});
+  const PipelinePlan reversed = make_pipeline_plan(TableSchedule::parse({"F0 F1 F2 B1 F3 B3 B2 B0"}), {1, 4});
   const Table<int> slot = assign_slots(reversed).slot;
   CHECK(std::vector<int>(slot.begin(), slot.end()) == std::vector{0, 1, 2, 1, 1, 1, 2, 0, -1});
 }
@@ -160,7 +160,7 @@ TEST_CASE("messages that a channel must buffer if senders never wait") {
   const auto depths = [](auto schedule, std::vector<std::pair<int, int>> shapes) {
     std::vector<int> found;
     for (const auto& [ranks, m] : shapes) {
-      const Plan plan = make_plan(schedule, {ranks, m});
+      const PipelinePlan plan = make_pipeline_plan(schedule, {ranks, m});
       found.push_back(deepest_channel(plan, find_dependencies(plan)));
     }
     return found;
@@ -177,10 +177,10 @@ TEST_CASE("messages that a channel must buffer if senders never wait") {
 
 TEST_CASE("the cap: Simple in waves, Interleaved unbound from S on") {
   for (int cap = 1; cap <= 8; ++cap) {
-    const Simulation simple = simulate(make_plan(Schedule::Simple{}, {4, 8, cap}));
+    const PipelineSimulation simple = simulate(make_pipeline_plan(Schedule::Simple{}, {4, 8, cap}));
     CHECK(simple.peak_in_flight[0] == cap);
     CHECK(simple.makespan == 2 * (8 + (8 + cap - 1) / cap * 3));  // every wave drains
-    const Simulation interleaved = simulate(make_plan(Schedule::Interleaved{}, {4, 8, cap}));
+    const PipelineSimulation interleaved = simulate(make_pipeline_plan(Schedule::Interleaved{}, {4, 8, cap}));
     CHECK(interleaved.peak_microbatches[0] == std::min(cap, 4));
     if (cap >= 4) CHECK(interleaved.makespan == 22);
   }
@@ -205,8 +205,8 @@ TEST_CASE("hop latency c: GPipe 2(p-1)c; 1F1B grows with m; looped 2(vp-1)c; ZB-
 }
 
 TEST_CASE("overlapped actions start and end as one") {
-  const Plan plan = make_plan(Schedule::DualPipeV{}, {2, 4});
-  const Timeline timeline = simulate(plan, equal).timeline;
+  const PipelinePlan plan = make_pipeline_plan(Schedule::DualPipeV{}, {2, 4});
+  const PipelineTimeline timeline = simulate(plan, equal).timeline;
   for (int i = 0; i < plan.size(); ++i)
     if (plan.actions[i].overlaps_next) {
       CHECK(timeline.end[i] == timeline.end[i + 1]);
@@ -218,9 +218,10 @@ TEST_CASE("overlapped actions start and end as one") {
 TEST_CASE("what cannot run is refused with the defect") {
   const auto table = TableSchedule::parse({"F0 B0 F1 B1", "F1 F0 B0 B1"});
   CHECK_THROWS_WITH_AS(
-      (void)simulate(make_plan(table, {2, 2})),
+      (void)simulate(make_pipeline_plan(table, {2, 2})),
       "smp: this schedule cannot run: rank 0, position 1 (B0): needs a result of rank 1, which waits in "
       "turn (a cycle of 2 ranks)",
       ConfigError);
-  CHECK_THROWS_AS((void)simulate(make_plan(TableSchedule::parse({"F0 F1 B0", "F0 F1 B0 B1"}), {2, 2})), ConfigError);
+  CHECK_THROWS_AS((void)simulate(make_pipeline_plan(TableSchedule::parse({"F0 F1 B0", "F0 F1 B0 B1"}), {2, 2})),
+                  ConfigError);
 }

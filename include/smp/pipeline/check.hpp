@@ -74,8 +74,9 @@ class ChannelState {
 /// Runs the communication of `plan` on a transport; no defect, or the ranks that wait for each other for ever.
 /// Time plays no part: each rank has a fixed order of calls and names its peer, so that either all runs end or none
 /// does.
-[[nodiscard]] constexpr Defect find_deadlock(const Plan& plan, const Dependencies& d, const Exchange& exchange,
-                                             Transport transport, Grouping grouping = Grouping::fused) {
+[[nodiscard]] constexpr ScheduleDefect find_deadlock(const PipelinePlan& plan, const ActionDependencies& d,
+                                                     const PipelineExchange& exchange, Transport transport,
+                                                     Grouping grouping = Grouping::fused) {
   const int ranks = plan.ranks();
   detail::ChannelState channels(ranks, transport);
   Table<int> next_send = plan.first, next = plan.first, next_receive(ranks);
@@ -113,11 +114,12 @@ class ChannelState {
 /// channel is still to be received.
 struct Mismatches {
   int count = 0;
-  Defect first;
+  ScheduleDefect first;
 };
 
 /// Counts them, and names the first. @pre every message is received once
-[[nodiscard]] constexpr Mismatches find_mismatches(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
+[[nodiscard]] constexpr Mismatches find_mismatches(const PipelinePlan& plan, const ActionDependencies& d,
+                                                   const PipelineExchange& exchange) {
   Mismatches found;
   for (int rank = plan.ranks() - 1; rank >= 0; --rank) {
     Table<int> oldest_later(plan.ranks(), plan.size());  // by sender: the oldest message received later than here
@@ -135,7 +137,8 @@ struct Mismatches {
 }
 
 /// The first message that is used without having been received by then.
-[[nodiscard]] constexpr Defect find_missing_receive(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
+[[nodiscard]] constexpr ScheduleDefect find_missing_receive(const PipelinePlan& plan, const ActionDependencies& d,
+                                                            const PipelineExchange& exchange) {
   Table<bool> received(plan.size());
   int k = 0;
   for (int i = 0, end = 0; i < plan.size(); i = end) {
@@ -150,29 +153,31 @@ struct Mismatches {
 
 /// A plan with its messages, and what is wrong with it.
 struct CheckedPlan {
-  Dependencies dependencies;
-  Exchange exchange;
-  Defect defect;
+  ActionDependencies dependencies;
+  PipelineExchange exchange;
+  ScheduleDefect defect;
 };
 
 /// The first defect of `plan` with the given receives. A proof for rendezvous is one for every transport: a channel
 /// that takes more messages only removes waits.
-[[nodiscard]] constexpr Defect check(const Plan& plan, const Dependencies& d, const Exchange& exchange) {
-  Defect defect = find_missing_receive(plan, d, exchange);
+[[nodiscard]] constexpr ScheduleDefect check_schedule(const PipelinePlan& plan, const ActionDependencies& d,
+                                                      const PipelineExchange& exchange) {
+  ScheduleDefect defect = find_missing_receive(plan, d, exchange);
   if (!defect) defect = find_mismatches(plan, d, exchange).first;
   if (!defect) defect = find_deadlock(plan, d, exchange, Transport::rendezvous());
   return defect;
 }
 
 /// Works out the messages of `plan` and checks it.
-[[nodiscard]] constexpr CheckedPlan check(const Plan& plan, ReceivePosting posting = ReceivePosting::with_send) {
+[[nodiscard]] constexpr CheckedPlan check_schedule(const PipelinePlan& plan,
+                                                   ReceivePosting posting = ReceivePosting::with_send) {
   CheckedPlan checked{find_dependencies(plan), {}, {}};
-  const Dependencies& d = checked.dependencies;
+  const ActionDependencies& d = checked.dependencies;
   if ((checked.defect = d.defect)) return checked;
-  const Timeline ticks = run_in_ticks(plan, d);
+  const PipelineTimeline ticks = run_in_ticks(plan, d);
   if ((checked.defect = ticks.defect)) return checked;
-  checked.exchange = make_exchange(plan, d, ticks, posting);
-  checked.defect = check(plan, d, checked.exchange);
+  checked.exchange = make_pipeline_exchange(plan, d, ticks, posting);
+  checked.defect = check_schedule(plan, d, checked.exchange);
   return checked;
 }
 
@@ -228,7 +233,7 @@ struct VerifiedSchedule {
   /// What is known once the schedule is checked.
   struct Facts {
     bool legal = true;  ///< the shape
-    Defect defect;
+    ScheduleDefect defect;
     std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< by rank: chunk activations held at once
     std::array<int, std::size_t{Ranks * chunks}>
         activation_slots{};                               ///< by rank * chunks + chunk: the same of one chunk
@@ -240,10 +245,10 @@ struct VerifiedSchedule {
       const PipelineShape shape = shape_of(S{}, PipelineShape{Ranks, Microbatches});
       found.legal = microbatch_rule(S{}, shape).allows(Microbatches);
       if (!found.legal) return found;
-      const Plan plan = make_plan(S{}, shape);
-      const CheckedPlan checked = check(plan);
+      const PipelinePlan plan = make_pipeline_plan(S{}, shape);
+      const CheckedPlan checked = check_schedule(plan);
       if ((found.defect = checked.defect)) return found;
-      const Slots slots = count_slots(plan, checked.exchange);
+      const PipelineSlots slots = count_slots(plan, checked.exchange);
       const auto copy = [](auto& to, const Table<int>& from) {
         for (int i = 0; i < from.size(); ++i) to[static_cast<std::size_t>(i)] = from[i];
       };
@@ -253,9 +258,10 @@ struct VerifiedSchedule {
     }
     return found;
   }();
-  static_assert(facts.legal,
-                "smp::VerifiedSchedule: this schedule cannot run this number of micro-batches on these ranks; its "
-                "microbatches(shape) has the rule, and smp::make_plan at run time names the nearest legal number");
+  static_assert(
+      facts.legal,
+      "smp::VerifiedSchedule: this schedule cannot run this number of micro-batches on these ranks; its "
+      "microbatches(shape) has the rule, and smp::make_pipeline_plan at run time names the nearest legal number");
   static_assert(ScheduleProof<facts.defect.kind, facts.defect.rank, facts.defect.position, facts.defect.action.kind,
                               facts.defect.action.microbatch, facts.defect.action.chunk>::holds);
 };

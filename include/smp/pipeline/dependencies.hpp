@@ -26,7 +26,7 @@ enum class DefectKind : unsigned char {
 };
 
 /// One defect and where it is.
-struct Defect {
+struct ScheduleDefect {
   DefectKind kind = DefectKind::none;
   int rank = -1;
   int position = -1;  ///< in the rank's list; its length if the list ends too early
@@ -39,7 +39,7 @@ struct Defect {
 };
 
 /// A sentence with the rank, the position, the action and what is wrong; "no defect" if there is none.
-[[nodiscard]] inline std::string to_string(const Defect& d) {
+[[nodiscard]] inline std::string to_string(const ScheduleDefect& d) {
   const auto n = [](int value) { return std::to_string(value); };
   if (!d) return "no defect";
   const std::string where =
@@ -57,15 +57,15 @@ struct Defect {
     case DefectKind::wrong_order:
       return where + "runs before an action of its own rank that it needs";
     case DefectKind::cyclic_dependency:
-      return where + "needs a result of " + peer + ", which waits in turn (a cycle of " + n(d.amount) +
-             (d.amount == 1 ? " rank)" : " ranks)");
+      return where + "needs a result of " + peer + ", which waits in turn (a cycle of " + n(d.amount) + " ranks)";
     case DefectKind::missing_receive:
       return where + "uses a message of " + peer + " that was not received before";
     case DefectKind::mismatched_receive:
       return where + "its message is received in another order than " + peer + " sends";
     case DefectKind::cyclic_wait:
-      return where + "waits for " + peer + ", which waits in turn: a deadlock of " + n(d.amount) +
-             (d.amount == 1 ? " rank" : " ranks");
+      return where + "waits for " + peer +
+             (d.amount == 0 ? ", which has ended without the other call"
+                            : ", which waits in turn: a deadlock of " + n(d.amount) + " ranks");
     case DefectKind::activation_slots:
       return where + "holds " + n(d.amount) + " activations; there are " + n(d.allowed) + " slots";
     case DefectKind::receive_slots:
@@ -75,17 +75,17 @@ struct Defect {
 }
 
 /// Who needs whom. Besides what is listed here, an action needs its rank's previous one.
-struct Dependencies {
+struct ActionDependencies {
   Table<int> needs;     ///< by action: the action on the neighbouring stage whose result it uses, or -1
   Table<int> feeds;     ///< by action: the action that uses its result (the inverse of `needs`), or -1
   Table<int> sender;    ///< by action: the rank that sends what it uses, or -1 if that is no other rank
   Table<int> receiver;  ///< by action: the rank that is sent its result, or -1 if that is no other rank
-  Defect defect;
+  ScheduleDefect defect;
 };
 
 namespace detail {
 
-[[nodiscard]] constexpr Defect defect_at(DefectKind kind, const Plan& plan, int i, int peer = -1) {
+[[nodiscard]] constexpr ScheduleDefect defect_at(DefectKind kind, const PipelinePlan& plan, int i, int peer = -1) {
   return {kind, plan.action_rank[i], plan.position(i), plan.actions[i], peer, 0, 0, plan.shape.chunks > 1};
 }
 
@@ -118,7 +118,7 @@ class ActionIndex {
 };
 
 /// Notes every action in `index` and its stage in `stage`; an unknown or repeated one is a defect.
-[[nodiscard]] constexpr Defect fill(ActionIndex& index, Table<int>& stage, const Plan& plan) {
+[[nodiscard]] constexpr ScheduleDefect fill(ActionIndex& index, Table<int>& stage, const PipelinePlan& plan) {
   const int chunks = plan.shape.chunks, microbatches = plan.shape.microbatches, size = plan.size();
   const Action* const actions = plan.actions.begin();
   for (int i = 0; i < size; ++i) {
@@ -137,14 +137,14 @@ class ActionIndex {
 }
 
 /// A plan without any backward trains nothing and needs none.
-[[nodiscard]] constexpr bool trains(const Plan& plan) noexcept {
+[[nodiscard]] constexpr bool trains(const PipelinePlan& plan) noexcept {
   for (const Action& a : plan.actions)
     if (a.kind != ActionKind::forward) return true;
   return false;
 }
 
 /// The first (stage, micro-batch) that lacks an action.
-[[nodiscard]] constexpr Defect find_missing(const ActionIndex& index, const Plan& plan) {
+[[nodiscard]] constexpr ScheduleDefect find_missing(const ActionIndex& index, const PipelinePlan& plan) {
   const bool training = trains(plan);
   for (int stage = 0; stage < plan.stages(); ++stage)
     for (int m = 0; m < plan.shape.microbatches; ++m)
@@ -191,16 +191,20 @@ class AwakeRanks {
 
 /// The defect of ranks that wait in a circle. `waits_for[r]`: the rank that r waits for, -1 if it is done; `at[r]`: the
 /// action that r would run next, or its end. No defect if all are done.
-[[nodiscard]] constexpr Defect find_cycle(DefectKind kind, const Plan& plan, const Table<int>& waits_for,
-                                          const Table<int>& at) {
+[[nodiscard]] constexpr ScheduleDefect find_cycle(DefectKind kind, const PipelinePlan& plan,
+                                                  const Table<int>& waits_for, const Table<int>& at) {
   int rank = 0;
   while (rank < plan.ranks() && waits_for[rank] < 0) ++rank;
   if (rank == plan.ranks()) return {};
-  for (int step = 0; step < plan.ranks(); ++step) rank = waits_for[rank];  // now surely inside the circle
-  int length = 1;
-  for (int other = waits_for[rank]; other != rank; other = waits_for[other]) ++length;
+  for (int step = 0; step < plan.ranks() && waits_for[waits_for[rank]] >= 0; ++step) rank = waits_for[rank];
+  // Now inside the circle, or in front of a rank that is done and will not answer.
+  int length = 0;
+  if (waits_for[waits_for[rank]] >= 0) {
+    length = 1;
+    for (int other = waits_for[rank]; other != rank; other = waits_for[other]) ++length;
+  }
   const bool at_end = at[rank] == plan.first[rank + 1];
-  Defect defect = defect_at(kind, plan, at_end ? at[rank] - 1 : at[rank], waits_for[rank]);
+  ScheduleDefect defect = defect_at(kind, plan, at_end ? at[rank] - 1 : at[rank], waits_for[rank]);
   if (at_end) ++defect.position;
   defect.amount = length;
   return defect;
@@ -210,10 +214,10 @@ class AwakeRanks {
 
 /// Finds who needs whom in `plan`, or the first action that is unknown, repeated, missing, or before what it needs on
 /// its own rank. Waits between ranks are for check.hpp.
-[[nodiscard]] constexpr Dependencies find_dependencies(const Plan& plan) {
+[[nodiscard]] constexpr ActionDependencies find_dependencies(const PipelinePlan& plan) {
   using detail::ActionIndex;
   const int size = plan.size();
-  Dependencies d{Table<int>(size), Table<int>(size, -1), Table<int>(size), Table<int>(size, -1), {}};
+  ActionDependencies d{Table<int>(size), Table<int>(size, -1), Table<int>(size), Table<int>(size, -1), {}};
   Table<int> stages(size);
   ActionIndex index(plan.stages(), plan.shape.microbatches);
   if ((d.defect = detail::fill(index, stages, plan)) || (d.defect = detail::find_missing(index, plan))) return d;

@@ -20,15 +20,16 @@ enum class ReceivePosting : unsigned char {
 };
 
 /// The receives of every exchange.
-struct Exchange {
+struct PipelineExchange {
   Table<int> receives;  ///< the actions whose incoming message is received, exchange by exchange in posting order
   Table<int> first;     ///< before action i: receives[first[i]] up to receives[first[i + 1]]
 };
 
 /// Decides where every message of `plan` is received. `ticks` is its run_in_ticks, without defect.
-[[nodiscard]] constexpr Exchange make_exchange(const Plan& plan, const Dependencies& d, const Timeline& ticks,
-                                               ReceivePosting posting = ReceivePosting::with_send) {
-  Exchange exchange{{}, Table<int>(plan.size() + 1)};
+[[nodiscard]] constexpr PipelineExchange make_pipeline_exchange(const PipelinePlan& plan, const ActionDependencies& d,
+                                                                const PipelineTimeline& ticks,
+                                                                ReceivePosting posting = ReceivePosting::with_send) {
+  PipelineExchange exchange{{}, Table<int>(plan.size() + 1)};
   Table<int> before(plan.size()), filled(plan.size());
   const double* const starts = ticks.start.begin();
   int messages = 0, head = 0;

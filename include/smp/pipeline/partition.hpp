@@ -105,7 +105,7 @@ class CostSums {
 /// Cuts a row of costs into `stages` runs, none empty. Of the cuts with the least maximum (Alg. 2 of the reference's
 /// paper) it takes the one with the least sum of squares; of those, the one with the larger parts first.
 /// @throws ConfigError if there are fewer costs than stages, or one is negative
-[[nodiscard]] constexpr Partition cut(const Table<double>& costs, int stages) {
+[[nodiscard]] constexpr Partition cut_evenly(const Table<double>& costs, int stages) {
   const int units = costs.size();
   detail::require_enough_units(units, stages);
   for (const double cost : costs)
@@ -195,10 +195,10 @@ namespace detail {
 
 }  // namespace detail
 
-/// The best cut of `units` (see cut) by their costs.
+/// The best cut of `units` (see cut_evenly) by their costs.
 /// @throws ConfigError if there are fewer units, or groups of tied units, than stages
-[[nodiscard]] constexpr Partition partition(const Table<PartitionNode>& units, int stages,
-                                            const PartitionOptions& options = {}) {
+[[nodiscard]] constexpr Partition partition_by_cost(const Table<PartitionNode>& units, int stages,
+                                                    const PartitionOptions& options = {}) {
   detail::require_enough_units(units.size(), stages);
   const Table<double> costs = unit_costs(units, options);
   const Table<int> groups = detail::groups_of(units, options.ties);
@@ -209,16 +209,16 @@ namespace detail {
                              "; TiedUnits::apart gives each stage a copy and sums the gradients");
   Table<double> sums(count);
   for (int i = 0; i < units.size(); ++i) sums[groups[i]] += costs[i];
-  const Partition by_group = cut(sums, stages);
+  const Partition by_group = cut_evenly(sums, stages);
   Partition result{Table<int>(stages + 1)};
   for (int i = 0; i < units.size(); ++i) result.first[by_group.stage_of(groups[i]) + 1] = i + 1;
   return result;
 }
 
 /// The same for a tree, whose leaves are the units.
-[[nodiscard]] constexpr Partition partition(const PartitionNode& root, int stages,
-                                            const PartitionOptions& options = {}) {
-  return partition(flatten(root), stages, options);
+[[nodiscard]] constexpr Partition partition_by_cost(const PartitionNode& root, int stages,
+                                                    const PartitionOptions& options = {}) {
+  return partition_by_cost(flatten(root), stages, options);
 }
 
 /// By hand, by index: `first` holds the first unit of each stage.
@@ -277,7 +277,8 @@ struct StageOfType {
   return partition_at(first, units.size());
 }
 
-/// The units that a rank runs, chunk by chunk. `stage_rank[s]` is the rank that holds stage s (Plan::stage_rank).
+/// The units that a rank runs, chunk by chunk. `stage_rank[s]` is the rank that holds stage s
+/// (PipelinePlan::stage_rank).
 [[nodiscard]] constexpr Table<int> units_of_rank(const Partition& partition, const Table<int>& stage_rank, int rank) {
   Table<int> units;
   for (int stage = 0; stage < partition.stages(); ++stage)
@@ -293,7 +294,7 @@ struct EqualPartition {
                 "smp::EqualPartition: every chunk of every rank needs at least one unit");
   static_assert(Units % (Ranks * Chunks) == 0,
                 "smp::EqualPartition: the units do not divide by ranks times chunks; change one of them, or write "
-                "smp::partition(...), whose stages differ by one unit");
+                "smp::partition_by_cost(...), whose stages differ by one unit");
   static constexpr int units_per_chunk = Units / (Ranks * Chunks);
 };
 

@@ -2,8 +2,9 @@
 #pragma once
 
 /// @file
-/// The reference's recursive partition: modules stay whole as far as the number of stages lets them. `partition` cuts
-/// between any two units and balances at least as well; this one is for models whose modules should not be torn.
+/// The reference's recursive partition: modules stay whole as far as the number of stages lets them.
+/// `partition_by_cost` cuts between any two units and balances at least as well; this one is for models whose modules
+/// should not be torn.
 
 #include <smp/pipeline/partition.hpp>
 
@@ -59,7 +60,7 @@ constexpr void seat(const Table<WeighedNode>& row, int stage, int seats, const T
   // First how many stages each segment has, then which: numbers handed out in D'Hondt's order would not be monotone.
   Table<double> row_costs;
   for (const WeighedNode& module : row) row_costs.append(module.cost);
-  const Partition segments = cut(row_costs, seats < row.size() ? seats : row.size());
+  const Partition segments = cut_evenly(row_costs, seats < row.size() ? seats : row.size());
   Table<Table<WeighedNode>> parts(segments.stages());
   Table<double> part_costs(segments.stages());
   Table<int> room(segments.stages());

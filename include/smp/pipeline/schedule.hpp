@@ -109,7 +109,7 @@ class RankOrder {
  private:
   [[nodiscard]] constexpr bool known(int chunk) const noexcept { return chunk >= 0 && chunk < forwards_.size(); }
   [[nodiscard]] constexpr bool waits_for_params(const Action& a) const noexcept {
-    return a.kind == ActionKind::backward_input && a.microbatch >= params_[a.chunk];
+    return a.kind == ActionKind::backward_input && known(a.chunk) && a.microbatch >= params_[a.chunk];
   }
   constexpr RankOrder& next(ActionKind kind, int chunk, Table<int>& count) {
     actions_.append({kind, known(chunk) ? count[chunk]++ : 0, chunk});
@@ -158,7 +158,7 @@ template <PipelineSchedule S>
 }
 
 /// A schedule written out for one shape: the lists of all ranks, and where the stages are.
-struct Plan {
+struct PipelinePlan {
   PipelineShape shape;
   Table<int> stage_rank;   ///< by stage
   Table<int> stage_chunk;  ///< by stage: its number among the chunks of its rank
@@ -182,6 +182,8 @@ struct Plan {
   [[nodiscard]] constexpr int position(int i) const noexcept { return i - first[action_rank[i]]; }
   [[nodiscard]] std::string cell(int i) const { return to_string(actions[i], shape.chunks > 1); }
 };
+
+namespace detail {
 
 /// @throws ConfigError that names the nearest number of micro-batches that `rule` allows.
 [[noreturn]] inline void refuse_microbatches(std::string_view name, int ranks, int found, MicrobatchRule rule,
@@ -210,10 +212,12 @@ struct Plan {
                     " micro-batches is too large; expected at most 8192 ranks and 67108864 forwards");
 }
 
-/// Where the stages of `schedule` are.
+}  // namespace detail
+
+/// Where the stages of `schedule` are: a plan without actions.
 template <PipelineSchedule S>
-[[nodiscard]] constexpr Plan place_stages(const S& schedule, const PipelineShape& shape) {
-  Plan plan;
+[[nodiscard]] constexpr PipelinePlan place_stages(const S& schedule, const PipelineShape& shape) {
+  PipelinePlan plan;
   plan.shape = shape;
   int stages = shape.ranks * shape.chunks;
   if constexpr (requires { schedule.stages(shape); }) stages = schedule.stages(shape);
@@ -229,7 +233,7 @@ template <PipelineSchedule S>
                         "; expected a rank from 0 to " + std::to_string(shape.ranks - 1));
     plan.stage_rank[stage] = rank;
     plan.stage_chunk[stage] = held[rank]++;
-    if (held[rank] > shape.chunks) refuse_number("the number of chunks of a rank", shape.chunks, held[rank]);
+    if (held[rank] > shape.chunks) detail::refuse_number("the number of chunks of a rank", shape.chunks, held[rank]);
     plan.chunk_stage[rank * shape.chunks + plan.stage_chunk[stage]] = stage;
   }
   return plan;
@@ -272,11 +276,13 @@ constexpr void walk_held(const Action* list, int size, const PipelineShape& shap
 
 /// The same for one rank of a plan; `visit` is given the number of the action in the plan.
 template <class Visit>
-constexpr void walk_held(const Plan& plan, int rank, Visit visit) {
+constexpr void walk_held(const PipelinePlan& plan, int rank, Visit visit) {
   const int from = plan.first[rank];
   walk_held(plan.actions.begin() + from, plan.first[rank + 1] - from, plan.shape,
             [&](int position, const Held& held) { visit(from + position, held); });
 }
+
+namespace detail {
 
 /// All lists of `schedule`, the micro-batches taken in waves of `wave`; each list ends with an update if it trains.
 template <PipelineSchedule S>
@@ -297,7 +303,7 @@ template <PipelineSchedule S>
 }
 
 /// Puts the lists one after the other into `plan`, which has its stages placed.
-[[nodiscard]] constexpr Plan with_lists(Plan plan, const Table<Table<Action>>& lists) {
+[[nodiscard]] constexpr PipelinePlan with_lists(PipelinePlan plan, const Table<Table<Action>>& lists) {
   int size = 0;
   for (const Table<Action>& list : lists) size += list.size();
   plan.actions = Table<Action>(size);
@@ -330,13 +336,15 @@ constexpr void require_legal(const S& schedule, const PipelineShape& shape) {
     refuse_microbatches(name_of(schedule), shape.ranks, shape.microbatches, rule, "micro-batches");
 }
 
+}  // namespace detail
+
 /// Writes `schedule` out for `shape`.
 /// @throws ConfigError for a shape that it cannot run, naming the nearest one that it can.
 template <PipelineSchedule S>
-[[nodiscard]] constexpr Plan make_plan(const S& schedule, PipelineShape shape) {
+[[nodiscard]] constexpr PipelinePlan make_pipeline_plan(const S& schedule, PipelineShape shape) {
   shape = shape_of(schedule, shape);
-  require_legal(schedule, shape);
-  Table<Table<Action>> lists = write_lists(schedule, shape, shape.microbatches);
+  detail::require_legal(schedule, shape);
+  Table<Table<Action>> lists = detail::write_lists(schedule, shape, shape.microbatches);
   int peak = 0;
   if (shape.active > 0)
     for (const Table<Action>& list : lists)
@@ -346,12 +354,12 @@ template <PipelineSchedule S>
     const MicrobatchRule rule = microbatch_rule(schedule, shape);
     const int last_wave = (shape.microbatches - 1) % shape.active + 1;
     if (!rule.allows(shape.active))
-      refuse_microbatches(name_of(schedule), shape.ranks, shape.active, rule, "active_microbatches");
+      detail::refuse_microbatches(name_of(schedule), shape.ranks, shape.active, rule, "active_microbatches");
     if (!rule.allows(last_wave))
-      refuse_microbatches(name_of(schedule), shape.ranks, last_wave, rule, "micro-batches in its last wave");
-    lists = write_lists(schedule, shape, shape.active);
+      detail::refuse_microbatches(name_of(schedule), shape.ranks, last_wave, rule, "micro-batches in its last wave");
+    lists = detail::write_lists(schedule, shape, shape.active);
   }
-  return with_lists(place_stages(schedule, shape), lists);
+  return detail::with_lists(place_stages(schedule, shape), lists);
 }
 
 }  // namespace smp

@@ -37,16 +37,17 @@ struct ActionTimes {
 };
 
 /// When each action starts and when its result is there (for overlapped actions: at the end of all of them).
-struct Timeline {
+struct PipelineTimeline {
   Table<double> start, end;
-  Defect defect;  ///< cyclic_dependency, if the plan cannot be run at all
+  ScheduleDefect defect;  ///< cyclic_dependency, if the plan cannot be run at all
 };
 
 /// Runs every rank through its list, each action as early as possible. `duration(i)` is the time of action `i`.
 template <class Duration>
-[[nodiscard]] constexpr Timeline run(const Plan& plan, const Dependencies& d, Duration duration, double hop) {
+[[nodiscard]] constexpr PipelineTimeline run_timed(const PipelinePlan& plan, const ActionDependencies& d,
+                                                   Duration duration, double hop) {
   constexpr double unknown = -1;
-  Timeline t{Table<double>(plan.size()), Table<double>(plan.size(), unknown), {}};
+  PipelineTimeline t{Table<double>(plan.size()), Table<double>(plan.size(), unknown), {}};
   Table<int> next = plan.first, waits_for(plan.ranks(), -1);
   Table<double> now(plan.ranks());
   double* const ends = t.end.begin();
@@ -82,15 +83,15 @@ template <class Duration>
 }
 
 /// Runs `plan` in ticks: every action, and every pair of overlapped ones, takes one.
-[[nodiscard]] constexpr Timeline run_in_ticks(const Plan& plan, const Dependencies& d) {
+[[nodiscard]] constexpr PipelineTimeline run_in_ticks(const PipelinePlan& plan, const ActionDependencies& d) {
   const Action* const actions = plan.actions.begin();
-  return run(
+  return run_timed(
       plan, d, [&](int i) { return actions[i].overlaps_next ? 0.0 : 1.0; }, 0);
 }
 
 /// What running a plan costs.
-struct Simulation {
-  Timeline timeline;
+struct PipelineSimulation {
+  PipelineTimeline timeline;
   double makespan = 0;
   double idle = 0;               ///< time of a rank in which it does nothing, mean of all ranks
   double bubble = 0;             ///< idle / makespan
@@ -99,9 +100,10 @@ struct Simulation {
 };
 
 /// Runs `plan` with the given times. @pre `find_dependencies(plan)` has no defect
-[[nodiscard]] constexpr Simulation simulate(const Plan& plan, const Dependencies& d, const ActionTimes& times) {
-  Simulation s;
-  s.timeline = run(
+[[nodiscard]] constexpr PipelineSimulation simulate(const PipelinePlan& plan, const ActionDependencies& d,
+                                                    const ActionTimes& times) {
+  PipelineSimulation s;
+  s.timeline = run_timed(
       plan, d, [&](int i) { return times.of(plan.actions[i].kind); }, times.hop);
   double busy = 0;
   for (int i = 0; i < plan.size(); ++i) {
@@ -121,10 +123,10 @@ struct Simulation {
 
 /// The same, for a plan that is not known to be right.
 /// @throws ConfigError with the defect
-[[nodiscard]] constexpr Simulation simulate(const Plan& plan, const ActionTimes& times = {}) {
-  const Dependencies d = find_dependencies(plan);
+[[nodiscard]] constexpr PipelineSimulation simulate(const PipelinePlan& plan, const ActionTimes& times = {}) {
+  const ActionDependencies d = find_dependencies(plan);
   if (d.defect) throw ConfigError("this schedule cannot run: " + to_string(d.defect));
-  Simulation s = simulate(plan, d, times);
+  PipelineSimulation s = simulate(plan, d, times);
   if (s.timeline.defect) throw ConfigError("this schedule cannot run: " + to_string(s.timeline.defect));
   return s;
 }

@@ -10,7 +10,7 @@
 namespace smp {
 
 /// Memory that each rank sets aside before it starts. A chunk has slots of its own: what it keeps is of its own type.
-struct Slots {
+struct PipelineSlots {
   Table<int> activations;  ///< by rank * shape.chunks + chunk
   Table<int> receives;     ///< by rank: messages received and not yet used up, of all channels together
   Table<int> in_flight;    ///< by rank: activations of all its chunks held at once; no more than its slots together
@@ -18,7 +18,7 @@ struct Slots {
 
 /// Calls `visit(i, held)` for each action of `rank` before which messages are received, with those held while it runs.
 template <class Visit>
-constexpr void walk_received(const Plan& plan, const Exchange& exchange, int rank, Visit visit) {
+constexpr void walk_received(const PipelinePlan& plan, const PipelineExchange& exchange, int rank, Visit visit) {
   const int from = plan.first[rank], to = plan.first[rank + 1];
   Table<bool> waiting(to - from);
   int held = 0, k = exchange.first[from];
@@ -31,9 +31,9 @@ constexpr void walk_received(const Plan& plan, const Exchange& exchange, int ran
 }
 
 /// What `plan` needs: the least that passes find_overflow.
-[[nodiscard]] constexpr Slots count_slots(const Plan& plan, const Exchange& exchange) {
+[[nodiscard]] constexpr PipelineSlots count_slots(const PipelinePlan& plan, const PipelineExchange& exchange) {
   const int ranks = plan.ranks(), chunks = plan.shape.chunks;
-  Slots slots{Table<int>(ranks * chunks), Table<int>(ranks), Table<int>(ranks)};
+  PipelineSlots slots{Table<int>(ranks * chunks), Table<int>(ranks), Table<int>(ranks)};
   const auto raise = [](int& most, int held) { most = held > most ? held : most; };
   for (int rank = 0; rank < ranks; ++rank) {
     walk_held(plan, rank, [&](int i, const Held& held) {
@@ -46,8 +46,9 @@ constexpr void walk_received(const Plan& plan, const Exchange& exchange, int ran
 }
 
 /// The first action for which there is no slot left.
-[[nodiscard]] constexpr Defect find_overflow(const Plan& plan, const Exchange& exchange, const Slots& slots) {
-  Defect first;
+[[nodiscard]] constexpr ScheduleDefect find_overflow(const PipelinePlan& plan, const PipelineExchange& exchange,
+                                                     const PipelineSlots& slots) {
+  ScheduleDefect first;
   const auto compare = [&](DefectKind kind, int i, int held, int allowed) {
     if (first || held <= allowed) return;
     first = detail::defect_at(kind, plan, i);
@@ -73,7 +74,7 @@ struct SlotAssignment {
 
 /// Hands out slots: a forward takes a free one, the last backward of its chunk and micro-batch gives it back.
 /// @pre `find_dependencies(plan)` has no defect
-[[nodiscard]] constexpr SlotAssignment assign_slots(const Plan& plan) {
+[[nodiscard]] constexpr SlotAssignment assign_slots(const PipelinePlan& plan) {
   const int chunks = plan.shape.chunks, microbatches = plan.shape.microbatches;
   SlotAssignment assigned{Table<int>(plan.size(), -1), Table<int>(plan.ranks() * chunks)};
   Table<Table<int>> free(plan.ranks() * chunks);
@@ -95,7 +96,7 @@ struct SlotAssignment {
 /// The most messages that a channel holds if no send waits and the receiver is slower than everybody else: what a
 /// transport must buffer that takes every message at once and receives it when it is used.
 /// @pre the plan can be run
-[[nodiscard]] constexpr int deepest_channel(const Plan& plan, const Dependencies& d) {
+[[nodiscard]] constexpr int deepest_channel(const PipelinePlan& plan, const ActionDependencies& d) {
   int deepest = 0;
   for (int slow = 0; slow < plan.ranks(); ++slow) {
     Table<int> next = plan.first, unused(plan.ranks());  // by sender: messages for `slow`

@@ -67,8 +67,8 @@ class SvgPage {
 }  // namespace detail
 
 /// The timeline of `plan` as `simulation` ran it with `times`. `title` is printed above (plain text, without markup).
-[[nodiscard]] inline std::string timeline_svg(const Plan& plan, const Simulation& simulation, const ActionTimes& times,
-                                              const std::string& title) {
+[[nodiscard]] inline std::string timeline_svg(const PipelinePlan& plan, const PipelineSimulation& simulation,
+                                              const ActionTimes& times, const std::string& title) {
   const double makespan = std::max(simulation.makespan, 1e-9);
   double shortest = makespan;
   for (const Action& action : plan.actions)

@@ -103,7 +103,7 @@ class RuntimeSchedule {
 inline RuntimeSchedule RuntimeSchedule::named(std::string_view name, std::optional<int> chunks) {
   using Looped = RuntimeLoopedSchedule<LoopOrder::depth_first>;
   using LoopedBreadth = RuntimeLoopedSchedule<LoopOrder::breadth_first>;
-  if (chunks && *chunks < 1) refuse_number("the number of chunks of a rank", *chunks, 1);
+  if (chunks && *chunks < 1) detail::refuse_number("the number of chunks of a rank", *chunks, 1);
   const auto fixed = [&](auto schedule) {
     RuntimeSchedule erased = of(schedule);
     if (chunks && *chunks != erased.chunks)
