@@ -56,7 +56,7 @@ class Mpi : public Operations<Mpi> {
   [[nodiscard]] MpiMailbox mailbox() const {
     MPI_Comm duplicate = MPI_COMM_NULL;
     check(MPI_Comm_dup(handle(), &duplicate), "MPI_Comm_dup");
-    return MpiMailbox(std::make_shared<MpiChannel>(place_->channel.job(), duplicate, group(), ++place_->communicators));
+    return MpiMailbox(std::make_shared<MpiChannel>(place_->channel.job(), duplicate, group(), place_->creation()));
   }
 
   /// Performs `call` in `stream`.
@@ -85,6 +85,9 @@ class Mpi : public Operations<Mpi> {
     Place(std::shared_ptr<MpiJob> job, MPI_Comm comm, Membership group, std::uint64_t creation)
         : channel(std::move(job), comm, std::move(group), creation) {}
     MpiChannel channel;
+    /// What tells the next communicator made of this one from all others. Not its number alone: a part of another group
+    /// can have the same members.
+    [[nodiscard]] std::uint64_t creation() noexcept { return channel.id() + ++communicators; }
     std::uint64_t communicators = 0;  // made of this one
   };
 
@@ -123,7 +126,7 @@ inline Mpi Mpi::split(int colour, int key, std::string name) const {
 
   Membership group{std::move(name), {}, static_cast<int>(place)};
   for (const int r : members) group.world_ranks.push_back(whole.world_ranks[static_cast<std::size_t>(r)]);
-  return Mpi(std::make_shared<Place>(place_->channel.job(), part, std::move(group), ++place_->communicators));
+  return Mpi(std::make_shared<Place>(place_->channel.job(), part, std::move(group), place_->creation()));
 }
 
 static_assert(HostCommunicator<Mpi>);

@@ -26,6 +26,7 @@ namespace smp::comm {
 class MpiChannel {
  public:
   /// Takes over `comm`, whose errors it reports by exceptions.
+  /// @param creation what tells this group from others with the same members; equal on all ranks
   MpiChannel(std::shared_ptr<MpiJob> job, MPI_Comm comm, Membership group, std::uint64_t creation)
       : job_(std::move(job)), comm_(comm), group_(std::move(group)) {
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -47,6 +48,8 @@ class MpiChannel {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   /// The group, and this rank's place in it.
   [[nodiscard]] const Membership& group() const noexcept { return group_; }
+  /// Equal on all ranks of this group, and different for every other group.
+  [[nodiscard]] std::uint64_t id() const noexcept { return activity_->group_id; }
   /// Number of ranks.
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(group_.size()); }
   /// This rank.
