@@ -119,6 +119,7 @@ struct Dist {
 /// True for the types `Dist<...>`.
 template <class T>
 inline constexpr bool is_dist = false;
+/// They are.
 template <class T, class A, class B>
 inline constexpr bool is_dist<Dist<T, A, B>> = true;
 

@@ -89,65 +89,72 @@ class Room {
     wait_for_copy([&] { return departures_.load() >= all; });
   }
 
-  /// Lays a message open for its receiver; `await` has to follow. Waits until the one before has been received.
-  void post(const Membership& group, const Call& call, const Transfer& t) {
-    Channel& c = channel(group.rank, t.peer);
-    wait_for_peer(
-        c, [&] { return c.state.load() == State::empty; }, group, call, t.peer);
-    c.data = t.sent;
-    c.bytes = t.bytes;
-    c.state.store(State::posted);
-    waiting_.wake();
+  /// How far a message is for one of its two ranks: a sender lays it open (`posted`) and waits until it has been
+  /// received.
+  enum class Step : unsigned char { waiting, posted, done };
+
+  /// Whether `advance` would do something, now that this rank has come to `step`.
+  [[nodiscard]] bool can_advance(const Membership& group, const Transfer& t, Step step) noexcept {
+    const State state = channel(group, t).state.load();
+    if (t.incoming) return state == State::posted;
+    return step == Step::waiting ? state == State::empty : state == State::received || state == State::refused;
   }
 
-  /// Waits until the message posted last has been received.
-  /// @throws CommError also if the receiver expected another size
-  void await(const Membership& group, const Call& call, const Transfer& t) {
-    Channel& c = channel(group.rank, t.peer);
-    const auto received = [&] { return c.state.load() == State::received || c.state.load() == State::refused; };
-    try {
-      wait_for_peer(c, received, group, call, t.peer);
-    } catch (...) {
-      withdraw(group, t);
-      throw;
+  /// Takes the next step of a message, if it can be taken: never waits. A message is received with
+  /// `copy(to, from, bytes)`. The messages of a pair have to be taken to their ends one after the other.
+  /// @throws CommError on both ranks if they disagree about the size; the message is then done
+  template <class Copy>
+  [[nodiscard]] Step advance(const Membership& group, const Call& call, const Transfer& t, Step step, Copy copy) {
+    if (!can_advance(group, t, step)) return step;
+    Channel& c = channel(group, t);
+    if (t.incoming) return receive(c, group, call, t, copy) ? Step::done : step;
+    if (step == Step::waiting) {
+      c.data = t.sent;
+      c.bytes = t.bytes;
+      c.state.store(State::posted);
+      waiting_.wake();
+      return Step::posted;
     }
     const bool refused = c.state.load() == State::refused;
     const std::size_t expected = c.bytes;
     c.state.store(State::empty);
-    waiting_.wake();
     if (refused) throw CommError(describe(call, group) + ": " + other_size(group.rank, t.bytes, t.peer, expected));
+    return Step::done;
   }
 
-  /// Takes back a message that has not been received, or waits until it has: afterwards nobody reads the buffer.
+  /// Waits until `ready()`, which says whether any message can advance.
+  /// @param for_each_peer `for_each_peer(f)` calls `f(rank)` for the ranks that messages are waited for from, or by
+  /// @throws CommError if one of them fails, returns, or does not come in time
+  template <class Ready, class ForEachPeer>
+  void wait_for_messages(const Membership& group, const Call& call, Ready ready, ForEachPeer for_each_peer) {
+    const auto someone_finished = [&] {
+      bool found = false;
+      for_each_peer([&](int r) { found = found || team_->finished(world_ranks_[static_cast<std::size_t>(r)]); });
+      return found;
+    };
+    const auto hopeless = [&] { return team_->failed() || someone_finished(); };
+    if (waiting_.until(ready, hopeless, team_->timeout()) || ready()) return;
+    if (!team_->failed()) {
+      const bool left = someone_finished();
+      std::string who;
+      for_each_peer([&](int r) {
+        const int world_rank = world_ranks_[static_cast<std::size_t>(r)];
+        const std::string where = team_->whereabouts(world_rank);
+        if ((left && !team_->finished(world_rank)) || who.find(where) != std::string::npos) return;
+        who += (who.empty() ? "" : ", ") + where;
+      });
+      report(group, call, who, !left);
+    }
+    give_up(group, call, team_->failure());
+  }
+
+  /// Takes back a posted message that has not been received, or waits until it has: afterwards nobody reads the buffer.
   void withdraw(const Membership& group, const Transfer& t) {
-    Channel& c = channel(group.rank, t.peer);
+    Channel& c = channel(group, t);
     State posted = State::posted;
     if (c.state.compare_exchange_strong(posted, State::empty)) return;
     wait_for_copy([&] { return c.state.load() != State::taken; });
     c.state.store(State::empty);
-  }
-
-  /// Receives the next message of `t.peer` with `copy(to, from, bytes)`.
-  /// @throws CommError if it has another size; the sender then throws, too
-  template <class Copy>
-  void receive(const Membership& group, const Call& call, const Transfer& t, Copy copy) {
-    Channel& c = channel(t.peer, group.rank);
-    const auto take = [&] {
-      State posted = State::posted;
-      return c.state.compare_exchange_strong(posted, State::taken);
-    };
-    wait_for_peer(c, take, group, call, t.peer);
-    const std::size_t sent = c.bytes;
-    if (sent == t.bytes) {
-      copy(t.received, c.data, sent);
-    } else {
-      c.bytes = t.bytes;
-    }
-    c.state.store(sent == t.bytes ? State::received : State::refused);
-    waiting_.wake();
-    if (sent != t.bytes) {
-      throw CommError(describe(call, group) + ": " + other_size(t.peer, sent, group.rank, t.bytes));
-    }
   }
 
  private:
@@ -163,8 +170,29 @@ class Room {
     std::size_t bytes = 0;
   };
 
-  [[nodiscard]] Channel& channel(int from, int to) noexcept {
-    return channels_[static_cast<std::size_t>(from) * seats_.size() + static_cast<std::size_t>(to)];
+  [[nodiscard]] Channel& channel(const Membership& group, const Transfer& t) noexcept {
+    const auto from = static_cast<std::size_t>(t.incoming ? t.peer : group.rank);
+    const auto to = static_cast<std::size_t>(t.incoming ? group.rank : t.peer);
+    return channels_[from * seats_.size() + to];
+  }
+
+  /// False if the sender has taken the message back.
+  template <class Copy>
+  bool receive(Channel& c, const Membership& group, const Call& call, const Transfer& t, Copy copy) {
+    State posted = State::posted;
+    if (!c.state.compare_exchange_strong(posted, State::taken)) return false;
+    const std::size_t sent = c.bytes;
+    if (sent == t.bytes) {
+      copy(t.received, c.data, sent);
+    } else {
+      c.bytes = t.bytes;
+    }
+    c.state.store(sent == t.bytes ? State::received : State::refused);
+    waiting_.wake();
+    if (sent != t.bytes) {
+      throw CommError(describe(call, group) + ": " + other_size(t.peer, sent, group.rank, t.bytes));
+    }
+    return true;
   }
 
   [[nodiscard]] bool someone_left(std::uint64_t sequence) {
@@ -195,15 +223,6 @@ class Room {
     const std::string text = blocked ? "waited " + std::to_string(ms) + " ms, but " + who : who;
     const std::string all = describe(call, group) + ": " + text;
     team_->fail(text + " (seen in " + describe(call, group) + ")", std::make_exception_ptr(CommError(all)), blocked);
-  }
-
-  template <class Ready>
-  void wait_for_peer(Channel&, Ready ready, const Membership& group, const Call& call, int peer) {
-    const int world_peer = world_ranks_[static_cast<std::size_t>(peer)];
-    const auto hopeless = [&] { return team_->failed() || team_->finished(world_peer); };
-    if (waiting_.until(ready, hopeless, team_->timeout()) || ready()) return;
-    if (!team_->failed()) report(group, call, team_->whereabouts(world_peer), !team_->finished(world_peer));
-    give_up(group, call, team_->failure());
   }
 
   /// Waits for ranks that are only copying.

@@ -55,6 +55,8 @@ class Threads : public Operations<Threads> {
     Membership group;
     std::vector<const std::byte*> inputs;  // of a reduction, by rank: kept, so that no operation allocates
     std::vector<std::byte*> outputs;
+    std::vector<Room::Step> steps;  // of the messages of an exchange
+    std::vector<bool> seen;         // of the directions of each pair
   };
 
   void collective(const Call& call);
@@ -182,32 +184,58 @@ inline void Threads::swap_blocks(const Call& call) {
   }
 }
 
+/// All messages advance as they can, so no order of the ranks in one exchange can block; those of a pair one after the
+/// other. An error takes back what has not been received.
 inline void Threads::exchange_messages(const Call& call) {
-  // Sends are laid open first, then receives are served, then the sends are waited for: no order of the ranks in
-  // one exchange can block. An error takes back what has not been received.
-  std::exception_ptr error;
-  const auto attempt = [&error](auto action) {
-    try {
-      action();
-    } catch (...) {
-      if (!error) error = std::current_exception();
-    }
+  std::vector<Room::Step>& steps = place_->steps;
+  steps.clear();
+  for_each_transfer(call, [&](const Transfer&) { steps.push_back(Room::Step::waiting); });
+  std::size_t open = steps.size();
+
+  // f(transfer, step) for each message that is the next one of its pair and direction
+  const auto for_each_next = [&](auto f) {
+    place_->seen.assign(2 * ranks(), false);
+    std::size_t i = 0;
+    for_each_transfer(call, [&](const Transfer& t) {
+      Room::Step& step = steps[i++];
+      const std::size_t lane = 2 * static_cast<std::size_t>(t.peer) + (t.incoming ? 1 : 0);
+      if (step == Room::Step::done || place_->seen[lane]) return;
+      place_->seen[lane] = true;
+      f(t, step);
+    });
   };
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (!t.incoming) attempt([&] { room().post(group(), call, t); });
-  });
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (t.incoming) {
-      attempt([&] {
-        room().receive(group(), call, t, [](std::byte* to, const std::byte* from, std::size_t bytes) {
-          copy_bytes(to, from, bytes, store_for(bytes));
-        });
+  const auto any_can_advance = [&] {
+    bool any = false;
+    for_each_next([&](const Transfer& t, Room::Step step) { any = any || room().can_advance(group(), t, step); });
+    return any;
+  };
+  const auto copy = [](std::byte* to, const std::byte* from, std::size_t bytes) {
+    copy_bytes(to, from, bytes, store_for(bytes));
+  };
+
+  std::exception_ptr error;
+  while (open > 0) {
+    for_each_next([&](const Transfer& t, Room::Step& step) {
+      try {
+        step = room().advance(group(), call, t, step, copy);
+      } catch (...) {
+        step = Room::Step::done;
+        if (!error) error = std::current_exception();
+      }
+      if (step == Room::Step::done) --open;
+    });
+    if (open == 0 || any_can_advance()) continue;
+    try {
+      room().wait_for_messages(group(), call, any_can_advance,
+                               [&](auto f) { for_each_next([&](const Transfer& t, Room::Step) { f(t.peer); }); });
+    } catch (...) {
+      for_each_next([&](const Transfer& t, Room::Step step) {
+        if (step == Room::Step::posted) room().withdraw(group(), t);
       });
+      if (error) break;
+      throw;
     }
-  });
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (!t.incoming) attempt([&] { room().await(group(), call, t); });
-  });
+  }
   if (error) std::rethrow_exception(error);
 }
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What surrounds a module while it runs: stream, memory, communicators, random numbers, and the strategy that brings
+/// its parameters. It is an argument, so that several trainers can live in one process.
+
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+#include <smp/device/memory.hpp>
+#include <smp/module.hpp>
+#include <smp/random.hpp>
+
+namespace smp {
+
+/// No strategy: parameters are always there.
+struct NoHooks {};
+
+/// The surroundings of a module on one rank.
+/// @tparam Stream what kernels are enqueued in
+/// @tparam Groups has `operator[](Group)`: a communicator for each kind of group
+/// @tparam Hooks has `enter(Unit&, Phase)` and `leave(Unit&, Phase)`, and `last_microbatch`-aware reductions; or
+/// NoHooks
+template <class Stream, class Groups, class Hooks = NoHooks>
+class Context {
+ public:
+  /// @param random of the run; modules draw from streams of their own
+  Context(Stream& stream, Memory& memory, Groups& groups, RandomStream random, Hooks* hooks = nullptr)
+      : stream_(&stream), memory_(&memory), groups_(&groups), random_(random), hooks_(hooks) {}
+
+  /// What kernels are enqueued in.
+  [[nodiscard]] Stream& stream() const noexcept { return *stream_; }
+  /// Where tensors come from.
+  [[nodiscard]] Memory& memory() const noexcept { return *memory_; }
+  /// The communicators, by kind of group.
+  [[nodiscard]] Groups& groups() const noexcept { return *groups_; }
+  /// Random numbers of this step.
+  [[nodiscard]] const RandomStream& random() const noexcept { return random_; }
+
+  /// The micro-batch that runs is the last one before the optimizer: gradients may be reduced as they are completed.
+  bool last_microbatch = true;
+
+  /// Runs a child that is a unit: the strategy brings its parameters before `f()` and takes them away after it. Without
+  /// strategy, or for a child that is no unit, just `f()`. Called by containers.
+  template <class F>
+  decltype(auto) unit(Unit* unit, Phase phase, F&& f) {
+    if constexpr (std::is_same_v<Hooks, NoHooks>) {
+      return std::forward<F>(f)();
+    } else {
+      if (unit == nullptr || hooks_ == nullptr) return std::forward<F>(f)();
+      hooks_->enter(*unit, phase);
+      struct Leave {
+        Hooks& hooks;
+        Unit& used;
+        Phase phase;
+        bool last_microbatch;
+        int unwinding = std::uncaught_exceptions();
+        ~Leave() noexcept(false) {
+          if (std::uncaught_exceptions() > unwinding) {
+            hooks.abandon(used, phase);
+          } else {
+            hooks.leave(used, phase, last_microbatch);
+          }
+        }
+      } leave{*hooks_, *unit, phase, last_microbatch};
+      return std::forward<F>(f)();
+    }
+  }
+
+  /// The same surroundings with another strategy.
+  template <class H>
+  [[nodiscard]] Context<Stream, Groups, H> with(H& hooks) const {
+    Context<Stream, Groups, H> inner(*stream_, *memory_, *groups_, random_, &hooks);
+    inner.last_microbatch = last_microbatch;
+    return inner;
+  }
+
+ private:
+  Stream* stream_;
+  Memory* memory_;
+  Groups* groups_;
+  RandomStream random_;
+  Hooks* hooks_;
+};
+
+}  // namespace smp

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// The memory of one rank, by category: what is live, what the peak was, and storage that is kept for the next tensor
+/// of the same size, so that the steady state of a training step allocates nothing.
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+
+#include <smp/error.hpp>
+
+namespace smp {
+
+/// What memory is for.
+enum class MemoryUse : unsigned char { parameter, gradient, optimizer, activation, buffer };
+
+/// Number of categories.
+inline constexpr std::size_t memory_uses = 5;
+
+/// The name of a category, as reports print it.
+[[nodiscard]] constexpr const char* name(MemoryUse use) noexcept {
+  constexpr const char* names[memory_uses] = {"parameter", "gradient", "optimizer", "activation", "buffer"};
+  return names[static_cast<std::size_t>(use)];
+}
+
+/// Live and peak bytes of one category. Bytes that were asked for: without rounding, without what is kept for later.
+struct MemoryCount {
+  std::size_t live = 0;  ///< now
+  std::size_t peak = 0;  ///< the most at any time
+};
+
+/// Counts and keeps the memory of one rank. Outlives everything that was allocated from it. Several threads may use it.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// Gives back to the system what is kept.
+  ~Memory() {
+    for (Storage*& list : kept_) {
+      while (list != nullptr) release_to_system(std::exchange(list, list->next));
+    }
+  }
+
+  /// Alignment of all storage: a cache line, and what vector instructions like.
+  static constexpr std::size_t alignment = 64;
+
+  /// A piece of memory with its count of handles, in front of its bytes.
+  struct alignas(alignment) Storage {
+    Memory* owner = nullptr;                ///< whom it goes back to
+    Storage* next = nullptr;                ///< in the list of what is kept
+    std::size_t bytes = 0;                  ///< that were asked for
+    unsigned size_class = 0;                ///< its capacity is 2^size_class
+    MemoryUse use = MemoryUse::activation;  ///< what it is counted as
+    std::atomic<int> handles{1};            ///< that refer to it
+
+    /// The bytes.
+    [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  };
+
+  /// At least `bytes` bytes, not initialised, with one handle.
+  /// @throws std::bad_alloc
+  [[nodiscard]] Storage* allocate(std::size_t bytes, MemoryUse use) {
+    const unsigned size_class = static_cast<unsigned>(std::bit_width(bytes < smallest ? smallest - 1 : bytes - 1));
+    const std::lock_guard lock(mutex_);
+    Storage* storage = kept_[size_class];
+    if (storage != nullptr) {
+      kept_[size_class] = storage->next;
+    } else {
+      void* raw = ::operator new(sizeof(Storage) + (std::size_t{1} << size_class), std::align_val_t{alignment});
+      storage = ::new (raw) Storage;
+      storage->owner = this;
+      storage->size_class = size_class;
+    }
+    storage->bytes = bytes;
+    storage->use = use;
+    storage->handles.store(1, std::memory_order_relaxed);
+    add(use, bytes);
+    return storage;
+  }
+
+  /// Keeps `storage` for later; its last handle is gone.
+  void keep(Storage* storage) noexcept {
+    const std::lock_guard lock(mutex_);
+    counts_[static_cast<std::size_t>(storage->use)].live -= storage->bytes;
+    storage->next = std::exchange(kept_[storage->size_class], storage);
+  }
+
+  /// Counts memory of the category that is held elsewhere: a flat array of a strategy.
+  void count(MemoryUse use, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    add(use, bytes);
+  }
+  /// Ends counting it.
+  void uncount(MemoryUse use, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    counts_[static_cast<std::size_t>(use)].live -= bytes;
+  }
+
+  /// What one category has, and has had at most.
+  [[nodiscard]] MemoryCount operator[](MemoryUse use) const {
+    const std::lock_guard lock(mutex_);
+    return counts_[static_cast<std::size_t>(use)];
+  }
+
+  /// Lets all peaks begin again at what is live.
+  void reset_peaks() {
+    const std::lock_guard lock(mutex_);
+    for (MemoryCount& c : counts_) c.peak = c.live;
+  }
+
+ private:
+  static constexpr std::size_t smallest = 64;
+
+  void add(MemoryUse use, std::size_t bytes) noexcept {
+    MemoryCount& c = counts_[static_cast<std::size_t>(use)];
+    c.live += bytes;
+    c.peak = c.live > c.peak ? c.live : c.peak;
+  }
+
+  static void release_to_system(Storage* storage) noexcept {
+    storage->~Storage();
+    ::operator delete(static_cast<void*>(storage), std::align_val_t{alignment});
+  }
+
+  mutable std::mutex mutex_;
+  std::array<MemoryCount, memory_uses> counts_{};
+  std::array<Storage*, 64> kept_{};  // by size class
+};
+
+}  // namespace smp

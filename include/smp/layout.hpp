@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// From a model to units and blocks: a pure walk over `fields()`, equal on all ranks that build equal models.
+///
+/// Units: an element of a repetition; an element of a sequence that is not inside of a unit (a container there is
+/// descended into); a member marked as one. Wrappers are transparent, a hand-written struct is one unit, and what is in
+/// no unit belongs to the root.
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <smp/error.hpp>
+#include <smp/fields.hpp>
+#include <smp/module.hpp>
+#include <smp/parameter.hpp>
+
+namespace smp {
+
+/// What a strategy says of the layout it wants.
+struct LayoutOptions {
+  std::size_t persistence_threshold = 0;  ///< parameters with fewer elements are never sharded
+};
+
+/// The units and blocks of a model. Places the model's parameters; must outlive their use.
+class Layout {
+ public:
+  /// Walks `model`, which must stay where it is.
+  /// @throws ConfigError if two parameters of one tie differ in shape, cut or type
+  template <class M>
+  explicit Layout(M& model, LayoutOptions options = {}) : options_(options) {
+    units_.push_back({});
+    walk(model, "", units_.front(), false, 1);
+    place();
+  }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+
+  /// The units; the first is the root.
+  [[nodiscard]] std::deque<Unit>& units() noexcept { return units_; }
+  /// The blocks, in the order in which the units declare them.
+  [[nodiscard]] std::deque<Block>& blocks() noexcept { return blocks_; }
+
+ private:
+  struct Entry {
+    ParameterBase* parameter;
+    Block* block;
+    std::string name;
+    bool decay;
+  };
+
+  Unit& add_unit(std::string path, int degree) {
+    units_.push_back({std::move(path), {}, static_cast<int>(units_.size()), degree});
+    return units_.back();
+  }
+
+  template <class M>
+  void walk(M& m, const std::string& path, Unit& unit, bool inside, int degree) {
+    if constexpr (requires { m.marked(); }) {
+      Unit& own = add_unit(path, degree);
+      m.unit = &own;
+      walk(m.marked(), path, own, true, degree);
+    } else if constexpr (Wrapper<M>) {
+      if constexpr (requires { M::shard_degree; }) degree = unit.shard_degree = M::shard_degree;
+      walk(m.inner(), path, unit, inside, degree);
+    } else if constexpr (Container<M>) {
+      m.children([&]<class Child>(const std::string& name, Child& child, Unit*& slot) {
+        constexpr bool repeated = requires { requires M::elements_are_units; };
+        const std::string child_path = path + name + ".";
+        if (repeated || (!inside && !Container<Child>)) {
+          slot = &add_unit(path + name, degree);
+          walk(child, child_path, *slot, true, degree);
+        } else {
+          walk(child, child_path, unit, inside, degree);
+        }
+      });
+    } else if constexpr (HasFields<M>) {
+      for_each_field(m, [&]<class Member>(Member& member, const auto& field) {
+        const std::string name = path + std::string(field.name);
+        if constexpr (std::derived_from<Member, ParameterBase>) {
+          add(member, sizeof(typename Member::value_type), name, unit, field.options);
+        } else {
+          walk(member, name + ".", unit, inside, degree);
+        }
+      });
+    }
+  }
+
+  void add(ParameterBase& p, std::size_t element_bytes, const std::string& path, Unit& unit, FieldOptions options) {
+    const std::string tie(options.tie);
+    if (!tie.empty()) {
+      const auto [first, is_new] = ties_.try_emplace(tie, &p);
+      if (!is_new) {
+        share(p, *first->second, element_bytes, path, tie, unit);
+        return;
+      }
+    }
+    const bool persistent = p.size() < options_.persistence_threshold;
+    Block& block = block_of(unit, element_bytes, p.frozen(), persistent, tie);
+    p.place(&block, 0);
+    entries_.push_back({&p, &block, tie.empty() ? path : tie, options.decay});
+  }
+
+  /// Ties `p` to the parameter that was declared first: one place, which both units use.
+  void share(ParameterBase& p, const ParameterBase& first, std::size_t element_bytes, const std::string& path,
+             const std::string& tie, Unit& unit) {
+    const bool same_cut = p.cut().dim == first.cut().dim && p.cut().parts == first.cut().parts;
+    if (p.shape() != first.shape() || !same_cut || element_bytes != first.block()->element_bytes) {
+      throw ConfigError(path + " is tied to \"" + tie + "\", but has the shape " + to_string(p.shape()) +
+                        " where that has " + to_string(first.shape()) + ", or another cut or type");
+    }
+    p.place(first.block(), first.offset());
+    if (std::find(unit.uses.begin(), unit.uses.end(), p.block()) == unit.uses.end()) unit.uses.push_back(p.block());
+    tied_.push_back({&p, &first});
+  }
+
+  Block& block_of(Unit& unit, std::size_t element_bytes, bool frozen, bool persistent, const std::string& tie) {
+    for (Block* b : unit.uses) {
+      const bool own = owners_[static_cast<std::size_t>(b->id)] == unit.id;
+      if (own && b->element_bytes == element_bytes && b->frozen == frozen && b->persistent == persistent &&
+          b->tie == tie) {
+        return *b;
+      }
+    }
+    Block& block = blocks_.emplace_back();
+    block.element_bytes = element_bytes;
+    block.frozen = frozen;
+    block.persistent = persistent;
+    block.tie = tie;
+    block.id = static_cast<int>(blocks_.size()) - 1;
+    owners_.push_back(unit.id);
+    unit.uses.push_back(&block);
+    return block;
+  }
+
+  /// Inside a block, parameters are in order of (weight decay, cut or not): at most four runs for an optimizer.
+  void place() {
+    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+      const auto order = [](const Entry& e) { return std::pair(!e.decay, e.parameter->cut().dim < 0); };
+      return order(a) < order(b);
+    });
+    for (const Entry& e : entries_) {
+      const std::size_t begin = e.block->size;
+      e.block->size += e.parameter->size();
+      e.parameter->place(e.block, begin);
+      e.block->segments.push_back({begin, e.block->size, e.name, e.parameter, e.decay});
+    }
+    for (const auto& [parameter, first] : tied_) parameter->place(first->block(), first->offset());
+    for (Unit& u : units_) {
+      for (Block* b : u.uses) ++b->users;
+    }
+    entries_.clear();
+  }
+
+  LayoutOptions options_;
+  std::deque<Unit> units_;
+  std::deque<Block> blocks_;
+  std::vector<int> owners_;  // of each block: the unit that declares it
+  std::vector<Entry> entries_;
+  std::map<std::string, ParameterBase*, std::less<>> ties_;
+  std::vector<std::pair<ParameterBase*, const ParameterBase*>> tied_;
+};
+
+}  // namespace smp
