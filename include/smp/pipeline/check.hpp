@@ -14,9 +14,12 @@ namespace smp {
 
 /// How many messages a channel (an ordered pair of ranks) takes before its sender waits for a receive.
 struct Transport {
-  int capacity = 0;
+  int capacity = 0;  ///< messages
+  /// No send ends before its receive is called: ncclSend, a large MPI_Send.
   [[nodiscard]] static constexpr Transport rendezvous() noexcept { return {0}; }
+  /// Room for that many.
   [[nodiscard]] static constexpr Transport slots(int messages) noexcept { return {messages}; }
+  /// No send waits.
   [[nodiscard]] static constexpr Transport unbounded() noexcept { return {1 << 28}; }
 };
 
@@ -113,8 +116,8 @@ class ChannelState {
 /// The receives that would take the wrong message from a channel without tags: those for which an older message of the
 /// channel is still to be received.
 struct Mismatches {
-  int count = 0;
-  ScheduleDefect first;
+  int count = 0;         ///< how many
+  ScheduleDefect first;  ///< in the order of ranks and lists
 };
 
 /// Counts them, and names the first. @pre every message is received once
@@ -153,9 +156,9 @@ struct Mismatches {
 
 /// A plan with its messages, and what is wrong with it.
 struct CheckedPlan {
-  ActionDependencies dependencies;
-  PipelineExchange exchange;
-  ScheduleDefect defect;
+  ActionDependencies dependencies;  ///< who needs whom
+  PipelineExchange exchange;        ///< which receives stand before which action
+  ScheduleDefect defect;            ///< the first one; none if the plan is proved
 };
 
 /// The first defect of `plan` with the given receives. A proof for rendezvous is one for every transport: a channel
@@ -209,7 +212,7 @@ struct ScheduleProof {
                     Kind != DefectKind::cyclic_wait,
                 "smp::VerifiedSchedule: the messages of this schedule can deadlock or be mistaken; ScheduleProof<...> "
                 "names the first action: kind, rank, position, action, micro-batch, chunk");
-  static constexpr bool holds = true;
+  static constexpr bool holds = true;  ///< to be asked for, so that the asserts are looked at
 };
 
 /// A schedule that the compiler has proved for this many ranks and micro-batches, with what a program needs to know of
@@ -232,13 +235,14 @@ struct VerifiedSchedule {
 
   /// What is known once the schedule is checked.
   struct Facts {
-    bool legal = true;  ///< the shape
-    ScheduleDefect defect;
+    bool legal = true;                                    ///< the shape
+    ScheduleDefect defect;                                ///< none, or this does not compile
     std::array<int, std::size_t{Ranks}> max_in_flight{};  ///< by rank: chunk activations held at once
     std::array<int, std::size_t{Ranks * chunks}>
         activation_slots{};                               ///< by rank * chunks + chunk: the same of one chunk
     std::array<int, std::size_t{Ranks}> receive_slots{};  ///< by rank: received messages held at once
   };
+  /// Found by running the schedule in the compiler.
   static constexpr Facts facts = [] {
     Facts found;
     if constexpr (PipelineSchedule<S> && Ranks >= 1 && Microbatches >= 1) {

@@ -27,14 +27,14 @@ enum class DefectKind : unsigned char {
 
 /// One defect and where it is.
 struct ScheduleDefect {
-  DefectKind kind = DefectKind::none;
-  int rank = -1;
-  int position = -1;  ///< in the rank's list; its length if the list ends too early
-  Action action{};
-  int peer = -1;         ///< the other rank, if there is one
-  int amount = 0;        ///< slots needed, ranks in the cycle
-  int allowed = 0;       ///< slots given
-  bool chunked = false;  ///< ranks hold several chunks, so the action's is printed
+  DefectKind kind = DefectKind::none;  ///< none: all is well
+  int rank = -1;                       ///< on which rank
+  int position = -1;                   ///< in the rank's list; its length if the list ends too early
+  Action action{};                     ///< what stands there, or what is missing
+  int peer = -1;                       ///< the other rank, if there is one
+  int amount = 0;                      ///< slots needed, ranks in the cycle
+  int allowed = 0;                     ///< slots given
+  bool chunked = false;                ///< ranks hold several chunks, so the action's is printed
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return kind != DefectKind::none; }
 };
 
@@ -76,11 +76,11 @@ struct ScheduleDefect {
 
 /// Who needs whom. Besides what is listed here, an action needs its rank's previous one.
 struct ActionDependencies {
-  Table<int> needs;     ///< by action: the action on the neighbouring stage whose result it uses, or -1
-  Table<int> feeds;     ///< by action: the action that uses its result (the inverse of `needs`), or -1
-  Table<int> sender;    ///< by action: the rank that sends what it uses, or -1 if that is no other rank
-  Table<int> receiver;  ///< by action: the rank that is sent its result, or -1 if that is no other rank
-  ScheduleDefect defect;
+  Table<int> needs;       ///< by action: the action on the neighbouring stage whose result it uses, or -1
+  Table<int> feeds;       ///< by action: the action that uses its result (the inverse of `needs`), or -1
+  Table<int> sender;      ///< by action: the rank that sends what it uses, or -1 if that is no other rank
+  Table<int> receiver;    ///< by action: the rank that is sent its result, or -1 if that is no other rank
+  ScheduleDefect defect;  ///< the first action whose needs cannot be met on its own rank
 };
 
 namespace detail {

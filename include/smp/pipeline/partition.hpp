@@ -18,13 +18,13 @@ namespace smp {
 /// A unit, or a module made of units. What a module has besides its children (own parameters, its input) counts with
 /// the first unit in it. Names are not copied.
 struct PartitionNode {
-  std::string_view name{};  ///< the path in the model: "h.3"
-  std::string_view type{};  ///< "Block"
-  double parameters = 0;    ///< bytes
-  double activations = 0;   ///< bytes kept for backward
-  double flops = 0;
-  Table<std::string_view> ties{};  ///< names of parameters that other units use, too
-  Table<PartitionNode> children{};
+  std::string_view name{};          ///< the path in the model: "h.3"
+  std::string_view type{};          ///< "Block"
+  double parameters = 0;            ///< bytes
+  double activations = 0;           ///< bytes kept for backward
+  double flops = 0;                 ///< forward and backward
+  Table<std::string_view> ties{};   ///< names of parameters that other units use, too
+  Table<PartitionNode> children{};  ///< in the order in which they run
 };
 
 /// What is done with a parameter that several units use.
@@ -35,18 +35,21 @@ enum class TiedUnits : unsigned char {
 
 /// How an automatic partition weighs costs.
 struct PartitionOptions {
-  double memory_weight = 0.8;  ///< 1: parameters and activations only; 0: flops only. The reference's default
-  TiedUnits ties = TiedUnits::together;
+  double memory_weight = 0.8;            ///< 1: parameters and activations only; 0: flops only. The reference's default
+  TiedUnits ties = TiedUnits::together;  ///< what parameters with several users mean
 };
 
 /// The result: stage s holds the units first[s] up to first[s + 1].
 struct Partition {
-  Table<int> first;
+  Table<int> first;  ///< by stage, and one more: the number of units
 
+  /// How many stages there are.
   [[nodiscard]] constexpr int stages() const noexcept { return first.size() - 1; }
+  /// How many units there are.
   [[nodiscard]] constexpr int units() const noexcept { return first[stages()]; }
+  /// How many units a stage holds.
   [[nodiscard]] constexpr int size(int stage) const noexcept { return first[stage + 1] - first[stage]; }
-  /// @pre `0 <= unit < units()`
+  /// The stage that holds a unit. @pre `0 <= unit < units()`
   [[nodiscard]] constexpr int stage_of(int unit) const noexcept {
     int stage = 0;
     while (first[stage + 1] <= unit) ++stage;
@@ -109,7 +112,7 @@ class CostSums {
   const int units = costs.size();
   detail::require_enough_units(units, stages);
   for (const double cost : costs)
-    if (!(cost >= 0 && cost < 1e300)) detail::refuse_units(units, stages, "a cost is negative or not finite");
+    if (!(cost >= 0 && cost < 1e150)) detail::refuse_units(units, stages, "a cost is negative or not finite");
   const detail::CostSums sums(costs);
   const double bound = detail::least_maximum(sums, costs, stages) + sums.slack();
 
@@ -250,8 +253,8 @@ namespace detail {
 
 /// One line of partition_by_type: units of this type, or with this name, go to this stage.
 struct StageOfType {
-  std::string_view type;
-  int stage;
+  std::string_view type;  ///< or the name of one unit
+  int stage;              ///< where it goes
 };
 
 /// By hand, by type: each unit goes to the stage of the last line that names its type or its own name, else to
@@ -295,6 +298,7 @@ struct EqualPartition {
   static_assert(Units % (Ranks * Chunks) == 0,
                 "smp::EqualPartition: the units do not divide by ranks times chunks; change one of them, or write "
                 "smp::partition_by_cost(...), whose stages differ by one unit");
+  /// How many units each chunk holds.
   static constexpr int units_per_chunk = Units / (Ranks * Chunks);
 };
 

@@ -28,10 +28,10 @@ enum class ActionKind : unsigned char {
 
 /// One entry of a rank's list.
 struct Action {
-  ActionKind kind = ActionKind::forward;
-  int microbatch = 0;
-  int chunk = 0;               ///< which of the rank's own chunks
-  bool overlaps_next = false;  ///< runs together with the action after it: both start and both end as one
+  ActionKind kind = ActionKind::forward;  ///< what is done
+  int microbatch = 0;                     ///< with which micro-batch
+  int chunk = 0;                          ///< which of the rank's own chunks
+  bool overlaps_next = false;             ///< runs together with the action after it: both start and both end as one
   friend constexpr bool operator==(const Action&, const Action&) = default;
 };
 
@@ -44,16 +44,17 @@ struct Action {
 
 /// What a schedule is asked to fill.
 struct PipelineShape {
-  int ranks = 1;
-  int microbatches = 1;
-  int active = 0;  ///< at most this many micro-batches under way on a rank; 0: no limit
-  int chunks = 1;  ///< per rank; set by the schedule
+  int ranks = 1;         ///< of the pipeline
+  int microbatches = 1;  ///< of a step
+  int active = 0;        ///< at most this many micro-batches under way on a rank; 0: no limit
+  int chunks = 1;        ///< per rank; set by the schedule
 };
 
 /// Which numbers of micro-batches a schedule can run.
 struct MicrobatchRule {
-  int at_least = 1;
-  int multiple_of = 1;
+  int at_least = 1;     ///< the smallest legal number
+  int multiple_of = 1;  ///< every legal number is a multiple of it
+  /// Whether that many can be run.
   [[nodiscard]] constexpr bool allows(int microbatches) const noexcept {
     return microbatches >= at_least && microbatches % multiple_of == 0;
   }
@@ -62,14 +63,19 @@ struct MicrobatchRule {
 /// Writes one rank's list. Each call appends the *next* micro-batch of a chunk, so a schedule states only the order.
 class RankOrder {
  public:
+  /// An empty list for a rank with that many chunks.
   constexpr explicit RankOrder(int chunks) : forwards_(chunks), backwards_(chunks), params_(chunks) {}
 
+  /// Computes the chunk's output and keeps what its backward needs.
   constexpr RankOrder& forward(int chunk = 0) { return next(ActionKind::forward, chunk, forwards_); }
+  /// The whole backward: gradients of the input and of the parameters.
   constexpr RankOrder& backward(int chunk = 0) {
     if (known(chunk)) ++params_[chunk];
     return next(ActionKind::backward, chunk, backwards_);
   }
+  /// The half of a backward that the previous stage waits for.
   constexpr RankOrder& backward_input(int chunk = 0) { return next(ActionKind::backward_input, chunk, backwards_); }
+  /// The other half, at any time after backward_input.
   constexpr RankOrder& backward_params(int chunk = 0) { return next(ActionKind::backward_params, chunk, params_); }
 
   /// backward_params of whichever chunk and micro-batch has waited longest since its backward_input.
@@ -104,6 +110,7 @@ class RankOrder {
       return;
     }
   }
+  /// The list; nothing is left here.
   [[nodiscard]] constexpr Table<Action> take() { return std::move(actions_); }
 
  private:
@@ -159,7 +166,7 @@ template <PipelineSchedule S>
 
 /// A schedule written out for one shape: the lists of all ranks, and where the stages are.
 struct PipelinePlan {
-  PipelineShape shape;
+  PipelineShape shape;     ///< for which it was written
   Table<int> stage_rank;   ///< by stage
   Table<int> stage_chunk;  ///< by stage: its number among the chunks of its rank
   Table<int> chunk_stage;  ///< by rank * shape.chunks + chunk; -1 where a rank has fewer chunks
@@ -167,8 +174,11 @@ struct PipelinePlan {
   Table<int> first;        ///< rank r's list is actions[first[r]] up to actions[first[r + 1]]
   Table<int> action_rank;  ///< by action
 
+  /// Ranks of the pipeline.
   [[nodiscard]] constexpr int ranks() const noexcept { return shape.ranks; }
+  /// Stages of the model, on all ranks together.
   [[nodiscard]] constexpr int stages() const noexcept { return stage_rank.size(); }
+  /// Actions of all ranks.
   [[nodiscard]] constexpr int size() const noexcept { return actions.size(); }
   /// The stage that action `i` works on.
   [[nodiscard]] constexpr int stage(int i) const noexcept {
@@ -179,7 +189,9 @@ struct PipelinePlan {
     while (actions[i].overlaps_next && i + 1 < first[action_rank[i] + 1]) ++i;
     return i + 1;
   }
+  /// The place of action `i` in the list of its rank.
   [[nodiscard]] constexpr int position(int i) const noexcept { return i - first[action_rank[i]]; }
+  /// Action `i` as text: "F3", or "F3.1" where ranks hold several chunks.
   [[nodiscard]] std::string cell(int i) const { return to_string(actions[i], shape.chunks > 1); }
 };
 

@@ -11,7 +11,11 @@ namespace smp {
 /// How long actions take, in any unit. A message takes `hop` between two ranks and nothing within one; the sender does
 /// not wait for it.
 struct ActionTimes {
-  double forward = 1, backward = 1, backward_input = 1, backward_params = 1, hop = 0;
+  double forward = 1;          ///< of a chunk and a micro-batch, as all below
+  double backward = 1;         ///< whole
+  double backward_input = 1;   ///< the half for the previous stage
+  double backward_params = 1;  ///< the half for the optimizer
+  double hop = 0;              ///< a message between two ranks
 
   /// Every action takes one tick.
   [[nodiscard]] static constexpr ActionTimes ticks() noexcept { return {}; }
@@ -19,6 +23,7 @@ struct ActionTimes {
   [[nodiscard]] static constexpr ActionTimes split(double f, double i, double w, double hop = 0) noexcept {
     return {f, i + w, i, w, hop};
   }
+  /// The time of one action.
   [[nodiscard]] constexpr double of(ActionKind kind) const noexcept {
     switch (kind) {
       case ActionKind::forward:
@@ -38,7 +43,8 @@ struct ActionTimes {
 
 /// When each action starts and when its result is there (for overlapped actions: at the end of all of them).
 struct PipelineTimeline {
-  Table<double> start, end;
+  Table<double> start;    ///< by action
+  Table<double> end;      ///< by action
   ScheduleDefect defect;  ///< cyclic_dependency, if the plan cannot be run at all
 };
 
@@ -91,8 +97,8 @@ template <class Duration>
 
 /// What running a plan costs.
 struct PipelineSimulation {
-  PipelineTimeline timeline;
-  double makespan = 0;
+  PipelineTimeline timeline;     ///< when everything happens
+  double makespan = 0;           ///< until the last action of all ranks ends
   double idle = 0;               ///< time of a rank in which it does nothing, mean of all ranks
   double bubble = 0;             ///< idle / makespan
   Table<int> peak_in_flight;     ///< by rank: most chunk activations held at once

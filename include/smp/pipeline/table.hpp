@@ -14,6 +14,7 @@ namespace smp {
 template <class T>
 class Table {
  public:
+  /// No elements.
   constexpr Table() = default;
   /// `size` elements, each a `T{}`.
   constexpr explicit Table(int size) : data_(size > 0 ? allocate(size) : nullptr), size_(size), capacity_(size) {}
@@ -21,9 +22,11 @@ class Table {
   constexpr Table(int size, const T& value) : Table(size) {
     for (int i = 0; i < size_; ++i) data_[i] = value;
   }
+  /// Copies the elements.
   constexpr Table(const Table& other) : Table(other.size_) {
     for (int i = 0; i < size_; ++i) data_[i] = other.data_[i];
   }
+  /// Leaves `other` empty.
   constexpr Table(Table&& other) noexcept { swap(other); }
   constexpr Table& operator=(Table other) noexcept {
     swap(other);
@@ -40,10 +43,12 @@ class Table {
   [[nodiscard]] constexpr const T* begin() const noexcept { return data_; }
   [[nodiscard]] constexpr const T* end() const noexcept { return data_ + size_; }
 
+  /// Adds an element behind the last.
   constexpr void append(T value) {
     if (size_ == capacity_) reserve(capacity_ < 8 ? 16 : 2 * capacity_);
     data_[size_++] = value;
   }
+  /// Takes the last element off. @pre not empty()
   constexpr T take_last() { return data_[--size_]; }
 
   /// Room for `capacity` elements before the next allocation.

@@ -15,12 +15,14 @@ namespace smp {
 ///
 ///     rank 0 of 2   F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 [F3.0 B1.1] [F2.1 B0.0] B2.1 [F3.1 B1.0] ...
 struct DualPipeVSchedule : VPlacement {
-  static constexpr std::string_view name = "dual_pipe_v";
+  static constexpr std::string_view name = "dual_pipe_v";  ///< in messages and on command lines
 
+  /// As many as there are stages.
   [[nodiscard]] static constexpr MicrobatchRule microbatches(const PipelineShape& shape) {
     return {.at_least = 2 * shape.ranks};
   }
 
+  /// The eight steps of the published loop.
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
     const int below = shape.ranks - 1 - rank;
     const int steady = shape.microbatches - 2 * shape.ranks + rank + 1;

@@ -12,10 +12,12 @@ namespace smp {
 /// where it is. Any number of micro-batches; holds one activation.
 template <PipelineSchedule Of = SimpleSchedule>
 struct ForwardOnlySchedule : Of {
-  static constexpr std::string_view name = "forward_only";
+  static constexpr std::string_view name = "forward_only";  ///< in messages and on command lines
 
+  /// Any number, whatever `Of` needs.
   [[nodiscard]] static constexpr MicrobatchRule microbatches(const PipelineShape&) { return {}; }
 
+  /// All micro-batches through a chunk, then the next chunk.
   static constexpr void order(const PipelineShape& shape, int, RankOrder& next) {
     for (int chunk = 0; chunk < shape.chunks; ++chunk)
       for (int m = 0; m < shape.microbatches; ++m) next.forward(chunk);

@@ -17,8 +17,9 @@ namespace smp {
 ///     rank 0   F0 F1 -- B0 F2 B1 F3 B2 -- B3
 ///     rank 1   -- F0 B0 F1 B1 F2 B2 F3 B3 --
 struct InterleavedSchedule {
-  static constexpr std::string_view name = "interleaved";
+  static constexpr std::string_view name = "interleaved";  ///< in messages and on command lines
 
+  /// Forwards until the first gradient is due, then one forward and one backward in turn.
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
     const int ahead = std::min(shape.ranks - 1 - rank, shape.microbatches);  // one for each rank further down
     for (int m = 0; m < ahead; ++m) next.forward();

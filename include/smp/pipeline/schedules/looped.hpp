@@ -25,12 +25,15 @@ enum class LoopOrder : unsigned char {
 ///     breadth first, rank 0 of 2   F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 B0.1 B1.1 ...
 template <LoopOrder Order>
 struct LoopedOrder {
-  static constexpr std::string_view name = Order == LoopOrder::depth_first ? "looped" : "looped_breadth";
+  static constexpr std::string_view name =
+      Order == LoopOrder::depth_first ? "looped" : "looped_breadth";  ///< in messages and on command lines
 
+  /// Depth first: rounds of as many micro-batches as there are ranks.
   [[nodiscard]] static constexpr MicrobatchRule microbatches(const PipelineShape& shape) {
     return {.multiple_of = Order == LoopOrder::depth_first ? shape.ranks : 1};
   }
 
+  /// The order that `Order` names.
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
     Order == LoopOrder::depth_first ? depth_first(shape, rank, next) : breadth_first(shape, next);
   }
@@ -59,13 +62,13 @@ struct LoopedOrder {
 template <int Chunks, LoopOrder Order = LoopOrder::depth_first>
 struct LoopedSchedule : LoopedOrder<Order> {
   static_assert(Chunks >= 1, "smp::LoopedSchedule: a rank holds at least one chunk; write LoopedSchedule<2>");
-  static constexpr int chunks = Chunks;
+  static constexpr int chunks = Chunks;  ///< of a rank
 };
 
 /// LoopedOrder with the number of chunks known at run time.
 template <LoopOrder Order = LoopOrder::depth_first>
 struct RuntimeLoopedSchedule : LoopedOrder<Order> {
-  int chunks = 2;
+  int chunks = 2;  ///< of a rank
 };
 
 }  // namespace smp

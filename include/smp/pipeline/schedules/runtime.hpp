@@ -39,7 +39,7 @@ namespace smp {
 
 /// A schedule written out by hand or by another program, for one number of ranks and micro-batches.
 struct TableSchedule {
-  std::string name = "table";
+  std::string name = "table";              ///< in messages
   std::vector<std::vector<Action>> lists;  ///< by rank
   std::vector<int> placement;              ///< by stage: its rank
   int chunks = 1;                          ///< most stages on one rank
@@ -49,6 +49,7 @@ struct TableSchedule {
   /// @throws ConfigError naming the row and the word that is not an action
   [[nodiscard]] static TableSchedule parse(const std::vector<std::string>& rows, std::vector<int> placement = {});
 
+  /// The list of the rank, as it stands.
   void order(const PipelineShape& shape, int rank, RankOrder& next) const {
     int microbatches = 0;
     for (const Action& action : lists.empty() ? std::vector<Action>{} : lists.front())
@@ -59,7 +60,9 @@ struct TableSchedule {
                         " and " + std::to_string(shape.microbatches));
     for (const Action& action : lists[static_cast<std::size_t>(rank)]) next.add(action);
   }
+  /// As many as `placement` says.
   [[nodiscard]] int stages(const PipelineShape&) const { return static_cast<int>(placement.size()); }
+  /// As `placement` says.
   [[nodiscard]] int stage_rank(const PipelineShape&, int stage) const {
     return placement[static_cast<std::size_t>(stage)];
   }
@@ -68,8 +71,8 @@ struct TableSchedule {
 /// Any schedule behind one type, for a trainer that learns its schedule from a command line.
 class RuntimeSchedule {
  public:
-  std::string name;
-  int chunks = 1;
+  std::string name;  ///< in messages and on command lines
+  int chunks = 1;    ///< of a rank
 
   /// Holds a copy of `schedule`.
   template <PipelineSchedule S>
@@ -88,9 +91,13 @@ class RuntimeSchedule {
   /// @throws ConfigError for an unknown name (listing the known ones), or a number of chunks that it cannot have
   [[nodiscard]] static RuntimeSchedule named(std::string_view name, std::optional<int> chunks = {});
 
+  /// The order of the schedule inside.
   void order(const PipelineShape& shape, int rank, RankOrder& next) const { order_(shape, rank, next); }
+  /// What the schedule inside can run.
   [[nodiscard]] MicrobatchRule microbatches(const PipelineShape& shape) const { return rule_(shape); }
+  /// How many stages the schedule inside has.
   [[nodiscard]] int stages(const PipelineShape& shape) const { return stage_ranks_(shape).size(); }
+  /// Which rank holds a stage of the schedule inside.
   [[nodiscard]] int stage_rank(const PipelineShape& shape, int stage) const { return stage_ranks_(shape)[stage]; }
 
  private:

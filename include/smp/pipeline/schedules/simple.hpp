@@ -14,8 +14,9 @@ namespace smp {
 ///     rank 0   F0 F1 F2 F3 -- -- B0 B1 B2 B3
 ///     rank 1   -- F0 F1 F2 F3 B0 B1 B2 B3 --
 struct SimpleSchedule {
-  static constexpr std::string_view name = "simple";
+  static constexpr std::string_view name = "simple";  ///< in messages and on command lines
 
+  /// All forwards, then all backwards.
   static constexpr void order(const PipelineShape& shape, int, RankOrder& next) {
     for (int m = 0; m < shape.microbatches; ++m) next.forward();
     for (int m = 0; m < shape.microbatches; ++m) next.backward();

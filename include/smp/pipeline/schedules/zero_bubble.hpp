@@ -17,8 +17,9 @@ namespace smp {
 ///     rank 0   F0 F1 -- I0 W0 F2 I1 W1 F3 I2 W2 I3 W3
 ///     rank 1   -- F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3
 struct ZeroBubbleSchedule {
-  static constexpr std::string_view name = "zero_bubble";
+  static constexpr std::string_view name = "zero_bubble";  ///< in messages and on command lines
 
+  /// 1F1B with backward_input in the place of backward; backward_params follows `rank` micro-batches later.
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
     const int ahead = std::min(shape.ranks - 1 - rank, shape.microbatches);  // as in 1F1B
     const int lag = std::min(rank, shape.microbatches);

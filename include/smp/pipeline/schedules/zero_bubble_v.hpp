@@ -10,7 +10,8 @@ namespace smp {
 
 /// Stages 0..S-1 down the ranks, S..2S-1 back up: the fold of a two-chunk schedule.
 struct VPlacement {
-  static constexpr int chunks = 2;
+  static constexpr int chunks = 2;  ///< one on the way down, one on the way up
+  /// Down the ranks and up again.
   [[nodiscard]] static constexpr int stage_rank(const PipelineShape& shape, int stage) {
     return stage < shape.ranks ? stage : 2 * shape.ranks - 1 - stage;
   }
@@ -22,12 +23,14 @@ struct VPlacement {
 ///     rank 0   F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 F3.0 I0.0 W0.0 ...
 ///     rank 1   --   F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 F2.0 I0.0 W0.0 F2.1 I1.1 ...
 struct ZeroBubbleVSchedule : VPlacement {
-  static constexpr std::string_view name = "zero_bubble_v";
+  static constexpr std::string_view name = "zero_bubble_v";  ///< in messages and on command lines
 
+  /// Enough to fill the V before the first backward.
   [[nodiscard]] static constexpr MicrobatchRule microbatches(const PipelineShape& shape) {
     return {.at_least = 2 * shape.ranks - 1};
   }
 
+  /// Warm-up down and up the V, both chunks in turn, then the gradients that others wait for first.
   static constexpr void order(const PipelineShape& shape, int rank, RankOrder& next) {
     const int below = shape.ranks - 1 - rank;
     const auto whole_backward = [&](int chunk) { next.backward_input(chunk).backward_params(chunk); };
