@@ -100,6 +100,7 @@ inline void Threads::collective(const Call& call) {
     if (const char* field = differing_field(first, other)) verdict = disagreement(field, 0, first, r, other);
   }
   if (verdict.empty()) move_data(call);
+  order_streaming_stores();
   room().leave(group());
   if (!verdict.empty()) throw CommError(describe(call, group()) + ": " + verdict);
 }
@@ -211,6 +212,7 @@ inline void Threads::exchange_messages(const Call& call) {
   };
   const auto copy = [](std::byte* to, const std::byte* from, std::size_t bytes) {
     copy_bytes(to, from, bytes, store_for(bytes));
+    order_streaming_stores();
   };
 
   std::exception_ptr error;

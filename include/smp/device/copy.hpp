@@ -29,7 +29,15 @@ namespace smp {
 /// How a buffer is written: through the cache, or past it (for buffers that would not stay there anyway).
 enum class Store : unsigned char { cached, streaming };
 
-/// Copies `bytes` from `from` to `to`; the two may be the same but must not overlap otherwise.
+/// Makes streaming stores of this thread visible before whatever it stores next: to call before other threads are told.
+inline void order_streaming_stores() noexcept {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+/// Copies `bytes` from `from` to `to`; the two may be the same but must not overlap otherwise. Streaming stores are not
+/// ordered: a fence after each block would keep the reads of the next one waiting.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Store store) noexcept {
   if (bytes == 0 || to == from) return;
 #if defined(__SSE2__)
@@ -52,7 +60,6 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, 
       _mm_stream_si128(target + 3, v3);
     }
     std::memcpy(t, f, bytes - head - blocks * 64);
-    _mm_sfence();
     return;
   }
 #endif
