@@ -15,10 +15,26 @@ using namespace smp;
 namespace {
 
 // What a user gets: proved by the compiler, for a realistic size, within its default limits.
-static_assert(VerifiedSchedule<Schedule::Looped<2>, 8, 32>::facts.max_in_flight[0] == 8 + 14 + 1);
+static_assert(VerifiedSchedule<Schedule::Looped<4>, 8, 32>::facts.max_in_flight[0] == 3 * 8 + 14 + 1);
 static_assert(VerifiedSchedule<Schedule::ZeroBubbleV, 4, 8>::facts.max_in_flight[3] == 8);
 static_assert(VerifiedSchedule<Schedule::ZeroBubbleV, 4, 8>::facts.activation_slots[2 * 0 + 0] == 8);
 static_assert(VerifiedSchedule<Schedule::Interleaved, 4, 8>::facts.receive_slots[0] == 1);
+
+// And a grid of small shapes of every schedule.
+template <class S>
+constexpr bool proved_up_to(int most_ranks, int most_microbatches) {
+  for (int ranks = 1; ranks <= most_ranks; ++ranks)
+    for (int m = 1; m <= most_microbatches; ++m)
+      if (microbatch_rule(S{}, {ranks, m}).allows(m) && check_schedule(make_pipeline_plan(S{}, {ranks, m})).defect)
+        return false;
+  return true;
+}
+static_assert(proved_up_to<Schedule::Simple>(4, 8) && proved_up_to<Schedule::Interleaved>(4, 8));
+static_assert(proved_up_to<Schedule::ZeroBubble>(4, 8));
+static_assert(proved_up_to<Schedule::ZeroBubbleV>(3, 8) && proved_up_to<Schedule::DualPipeV>(3, 8));
+static_assert(proved_up_to<Schedule::Looped<3>>(4, 8));
+static_assert(proved_up_to<Schedule::Looped<2, LoopOrder::breadth_first>>(3, 6));
+static_assert(proved_up_to<Schedule::ForwardOnly<Schedule::ZeroBubbleV>>(4, 8));
 
 // A rank that runs its last backward before a forward that it depends on: refused by the same constant expression.
 struct Backwards {
