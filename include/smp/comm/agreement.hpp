@@ -44,13 +44,20 @@ struct Signature {
   return s;
 }
 
+/// "12 float", "3 elements of 24 bytes"
+[[nodiscard]] inline std::string amount(const Signature& s) {
+  const bool sized = s.element == Element::opaque && s.element_bytes != 1;
+  return std::to_string(s.count) +
+         (sized ? " elements of " + std::to_string(s.element_bytes) + " bytes" : std::string(" ") + name(s.element));
+}
+
 /// "all_reduce of 12 float (sum) at train.cpp:80": one side of a disagreement.
 [[nodiscard]] inline std::string summary(const Signature& s) {
   std::string text = name(s.operation);
   if (s.counts_size != 0) {
     text += std::string(" of ") + name(s.element) + " in " + std::to_string(s.counts_size) + " pieces";
   } else if (s.operation != Operation::barrier && s.operation != Operation::exchange) {
-    text += " of " + std::to_string(s.count) + " " + name(s.element);
+    text += " of " + amount(s);
   }
   if (s.reduction != ReduceOp::none) text += std::string(" (") + name(s.reduction) + ")";
   if (s.root >= 0) text += " with root " + std::to_string(s.root);

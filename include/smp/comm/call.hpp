@@ -124,6 +124,27 @@ constexpr void for_each_transfer(const Call& call, F&& f) {
   for (const Transfer& t : call.transfers) f(t);
 }
 
+/// Lets every message of a call begin at once, receives first. A gate decides when the messages of a call begin:
+/// `look(begin)` calls `begin(transfer)` for each that may begin now and has not yet, and returns true when there will
+/// be no more; `pause()` passes the time until the next look.
+struct OpenGate {
+  const Call& call;  ///< what sends or receives
+
+  /// Begins all.
+  template <class Begin>
+  bool look(Begin begin) const {
+    for_each_transfer(call, [&](const Transfer& t) {
+      if (t.incoming) begin(t);
+    });
+    for_each_transfer(call, [&](const Transfer& t) {
+      if (!t.incoming) begin(t);
+    });
+    return true;
+  }
+  /// Never needed.
+  static constexpr void pause() noexcept {}
+};
+
 /// Where the pieces of a buffer begin that belong to the ranks of a group: equal pieces, or one count per rank.
 class Pieces {
  public:

@@ -5,10 +5,15 @@
 /// Compares, before each operation, what the ranks of a group are about to do. Calls that do not match are named on
 /// every rank, where without it they hang or mix their data up. Costs a message to, and from, every rank of the group.
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <memory>
+#include <optional>
+#include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -33,8 +38,16 @@ struct CheckOptions {
 ///
 /// Compared are: operation, number of the operation in its group, element type, reduction, root, count or counts, and
 /// call site of collective operations; direction, size and element type of messages, which a sender shows its
-/// receiver. A difference is thrown as CommError on all ranks of the group, before any data has moved: the ranks in the
-/// operation throw there, a rank elsewhere in its next one. The communicator stays usable.
+/// receiver. A difference is thrown as CommError on all ranks of the group: the ranks in the operation throw there, a
+/// rank elsewhere in its next one. No data moves but that of messages which match, and the communicator stays usable;
+/// after a time-out, unless the missing rank came at the very moment.
+///
+/// How it works. Every rank posts notes of what it is going to do, and waits for those of the ranks it does it with.
+/// The first that sees a difference posts a fault. Faults divide the life of a group into epochs: a rank that hears of
+/// one passes it on, throws, and is in the next epoch. Notes between two ranks keep their order, so behind a fault
+/// there is nothing more of its epoch. Two ranks whose notes of a message match both perform it, fault or not: neither
+/// could know otherwise whether the other one waits for it. The same holds for a collective operation and the notes of
+/// all ranks.
 template <HostCommunicator C>
 class Checked : public Decorator<Checked<C>, C> {
  public:
@@ -44,8 +57,12 @@ class Checked : public Decorator<Checked<C>, C> {
         options_(options),
         state_(std::make_shared<State>(this->mailbox(), static_cast<std::size_t>(this->size()))) {}
 
-  /// A part of the group, checked as well.
-  [[nodiscard]] Checked split(int colour, int key, std::string name) {
+  /// A part of the group, checked as well. Compared like a barrier.
+  [[nodiscard]] Checked split(int colour, int key, std::string name,
+                              std::source_location where = std::source_location::current()) {
+    Call call;
+    call.where = where;
+    if (this->size() > 1) agree(call);
     return Checked(this->inner().split(colour, key, std::move(name)), options_);
   }
 
@@ -55,61 +72,137 @@ class Checked : public Decorator<Checked<C>, C> {
   /// Checks and performs `call` now.
   /// @throws CommError on every rank if the ranks do not call matching operations, or one does not come in time
   void execute(const Call& call) {
-    if (this->size() > 1) compare(call);
-    this->inner().execute(call);
+    if (this->size() == 1) {
+      this->inner().execute(call);
+    } else if (is_point_to_point(call.operation)) {
+      Gate gate(*this, call);
+      this->inner().execute(call, gate);
+      if (state_->fault) raise(call);
+    } else {
+      agree(call);
+      this->inner().execute(call);
+    }
   }
 
  private:
   using Box = decltype(std::declval<const C&>().mailbox());
 
+  /// What is between this rank and another.
+  struct Peer {
+    std::deque<Note> notes;                    // that have arrived, and have not been compared yet
+    bool whole = true;                         // all that its present operation announces to this rank has arrived
+    std::array<std::uint64_t, 3> announced{};  // to it in this epoch, by kind of note
+  };
+
   struct State {
-    State(Box b, std::size_t ranks) : box(std::move(b)), arrived(ranks) {}
+    State(Box b, std::size_t ranks) : box(std::move(b)), peers(ranks) {}
     Box box;
-    std::vector<std::deque<Note>> arrived;  // and not yet compared, by rank
+    std::vector<Peer> peers;
     std::uint64_t epoch = 0;
-    std::uint64_t sequence = 0;
+    std::optional<std::string> fault;  // of this epoch: known, and not yet thrown
   };
 
-  /// What this rank still has to hear of, from one other.
-  struct Awaited {
-    int peer;
-    Note mine;
-    bool heard = false;
-  };
+  /// What has become of an announcement of this rank: nothing yet; the same from the other side; nothing ever.
+  enum class Answer : unsigned char { none, match, refusal };
 
-  void compare(const Call& call) {
-    std::vector<Awaited> awaited;
-    if (is_point_to_point(call.operation)) {
-      for_each_transfer(call, [&](const Transfer& t) {
-        if (t.peer != this->rank()) awaited.push_back({t.peer, note_of(call, t)});
-      });
-    } else {
-      ++state_->sequence;
-      for (int peer = 0; peer < this->size(); ++peer) {
-        if (peer != this->rank()) awaited.push_back({peer, note_of(call, Note::Kind::collective)});
+  /// Lets through the messages of one call that both sides have announced alike.
+  class Gate {
+   public:
+    Gate(Checked& checked, const Call& call) : checked_(checked), call_(call) {
+      checked.begin(call);
+      for_each_transfer(call, [&](const Transfer& t) { pending_.push_back({t, checked.note_of(call, t)}); });
+      for (auto p = pending_.begin(); p != pending_.end(); ++p) {
+        p->mine.last = std::none_of(std::next(p), pending_.end(),
+                                    [&](const Pending& later) { return later.transfer.peer == p->transfer.peer; });
+        checked.announce(p->transfer.peer, p->mine);
       }
     }
-    for (const Awaited& a : awaited) state_->box.post(a.peer, a.mine);
-    const auto deadline = Clock::now() + options_.timeout;
-    for (std::size_t missing = awaited.size(); missing > 0;) {
-      for (int peer = 0; peer < this->size(); ++peer) receive(call, peer);
-      for (Awaited& a : awaited) {
-        if (a.heard) continue;
-        a.heard = settle(call, a);
-        if (a.heard) --missing;
+
+    template <class Begin>
+    bool look(Begin begin) {
+      checked_.hear(call_);
+      std::erase_if(pending_, [&](const Pending& p) {
+        const Answer answer = checked_.answer(p.transfer.peer, p.mine);
+        if (answer == Answer::match) begin(p.transfer);
+        return answer != Answer::none;
+      });
+      std::erase_if(pending_, [&](const Pending& p) { return checked_.is_crossed(p.transfer.peer, p.mine); });
+      std::vector<int> peers;
+      for (const Pending& p : pending_) peers.push_back(p.transfer.peer);
+      const std::string why = checked_.gives_up(call_, peers, deadline_);
+      if (!why.empty()) {
+        for (const Pending& p : pending_) checked_.retract(p.transfer.peer, p.mine.kind);
+        pending_.clear();
+        checked_.fail(why, true);
       }
-      if (missing > 0) wait_on(call, awaited, deadline);
+      return pending_.empty();
+    }
+
+    void pause() { checked_.state_->box.pause(); }
+
+   private:
+    struct Pending {
+      Transfer transfer;
+      Note mine;
+    };
+    Checked& checked_;
+    const Call& call_;
+    std::vector<Pending> pending_;
+    Clock::time_point deadline_ = Clock::now() + checked_.options_.timeout;
+  };
+
+  /// Returns when all ranks have announced the collective operation `call`.
+  void agree(const Call& call) {
+    begin(call);
+    Note mine = note_of(call, Note::Kind::collective);
+    std::vector<int> missing;
+    for (int peer = 0; peer < this->size(); ++peer) {
+      if (peer == this->rank()) continue;
+      missing.push_back(peer);
+      announce(peer, mine);
+    }
+    const auto deadline = Clock::now() + options_.timeout;
+    for (bool refused = false;;) {
+      hear(call);
+      std::erase_if(missing, [&](int peer) {
+        const Answer a = answer(peer, mine);
+        refused = refused || a == Answer::refusal;
+        return a == Answer::match;
+      });
+      if (refused) raise(call);
+      if (missing.empty()) return;
+      const std::string why = gives_up(call, missing, deadline);
+      if (!why.empty()) {
+        for (int peer = 0; peer < this->size(); ++peer) {
+          if (peer != this->rank()) retract(peer, mine.kind);
+        }
+        fail(why, true);
+        raise(call);
+      }
+      state_->box.pause();
     }
   }
+
+  /// Before anything is announced: a fault that others have seen is thrown here.
+  void begin(const Call& call) {
+    hear(call);
+    if (state_->fault) raise(call);
+  }
+
+  /// Posts `note` to `peer`, and numbers it.
+  void announce(int peer, Note& note) {
+    note.sequence = ++of(peer).announced[static_cast<std::size_t>(note.kind)];
+    state_->box.post(peer, note);
+  }
+  /// From now on this rank does not stand by its last note of this kind to `peer`.
+  void retract(int peer, Note::Kind kind) { --of(peer).announced[static_cast<std::size_t>(kind)]; }
 
   [[nodiscard]] Note note_of(const Call& call, Note::Kind kind) const {
     Note note;
     note.kind = kind;
-    note.fused = call.operation == Operation::send_recv || call.operation == Operation::exchange;
     note.epoch = state_->epoch;
-    note.sequence = state_->sequence;
     note.signature = signature(call);
-    std::string file = note.signature.file;
+    const std::string file = note.signature.file;
     Note::put(note.file, file.substr(file.find_last_of('/') + 1));
     note.signature.file = nullptr;
     return note;
@@ -121,34 +214,52 @@ class Checked : public Decorator<Checked<C>, C> {
     return note;
   }
 
-  /// Takes what has arrived from `peer`, and throws if it reports a fault. A fault begins a new epoch: notes of an
-  /// earlier one are of no use any more, and notes of a later one wait until this rank has come to know of the fault.
-  void receive(const Call& call, int peer) {
-    std::deque<Note>& arrived = state_->arrived[static_cast<std::size_t>(peer)];
-    for (Note note; state_->box.poll(peer, note);) arrived.push_back(note);
-    while (!arrived.empty() && arrived.front().epoch < state_->epoch) arrived.pop_front();
-    for (const Note& note : arrived) {
-      if (note.epoch == state_->epoch && note.kind == Note::Kind::fault) raise(call, std::string(Note::get(note.text)));
+  /// Takes what has arrived. Notes of an earlier epoch are of no use any more; those of a later one wait until this
+  /// rank has come there.
+  void hear(const Call& call) {
+    std::string why;
+    if (state_->box.ended(why)) throw CommError(describe(call, this->group()) + ": " + why);
+    for (int rank = 0; rank < this->size(); ++rank) {
+      Peer& peer = of(rank);
+      for (Note note; state_->box.poll(rank, note);) {
+        if (note.kind == Note::Kind::send || note.kind == Note::Kind::recv) peer.whole = note.last;
+        peer.notes.push_back(note);
+      }
+      while (!peer.notes.empty() && peer.notes.front().epoch < state_->epoch) peer.notes.pop_front();
+      for (const Note& note : peer.notes) {
+        if (is_fault(note)) fail(std::string(Note::get(note.text)));
+      }
     }
   }
 
-  /// Looks for the other side of `a.mine` among what has arrived. A message may pass one of the other direction, which
-  /// a later operation of this rank will meet; a collective operation passes nothing.
-  bool settle(const Call& call, const Awaited& a) {
-    std::deque<Note>& arrived = state_->arrived[static_cast<std::size_t>(a.peer)];
-    for (auto theirs = arrived.begin(); theirs != arrived.end() && theirs->epoch == state_->epoch; ++theirs) {
-      const bool collective = a.mine.kind == Note::Kind::collective;
-      if (collective != (theirs->kind == Note::Kind::collective)) disagree(call, "operation", a, *theirs);
-      if (!collective && theirs->kind == a.mine.kind) {
-        if (!theirs->fused && !a.mine.fused) disagree(call, "direction of a message", a, *theirs);
-        continue;
-      }
-      const char* field = collective ? difference(a.mine, *theirs) : message_difference(a.mine, *theirs);
-      if (field != nullptr) disagree(call, field, a, *theirs);
-      arrived.erase(theirs);
-      return true;
+  /// Looks among what has arrived from `peer` for the other side of `mine`. A message may pass one of the other
+  /// direction, which another message of this rank will meet; a collective operation passes nothing.
+  [[nodiscard]] Answer answer(int peer, const Note& mine) {
+    std::deque<Note>& notes = of(peer).notes;
+    const bool collective = mine.kind == Note::Kind::collective;
+    for (auto n = notes.begin(); n != notes.end() && n->epoch == state_->epoch; ++n) {
+      if (n->kind == Note::Kind::fault) return Answer::refusal;
+      if (collective != (n->kind == Note::Kind::collective)) return disagree("operation", peer, mine, *n);
+      if (!collective && n->kind == mine.kind) continue;
+      const bool retracted = std::any_of(n, notes.end(), [&](const Note& later) {
+        return is_fault(later) && n->sequence > later.stands_by[static_cast<std::size_t>(n->kind)];
+      });
+      if (retracted) return Answer::refusal;
+      const Note theirs = *n;
+      notes.erase(n);
+      const char* field = collective ? difference(mine, theirs) : message_difference(mine, theirs);
+      return field == nullptr ? Answer::match : disagree(field, peer, mine, theirs);
     }
-    return false;
+    return Answer::none;
+  }
+
+  /// Whether `mine`, a message, can never be met: `peer` is in an operation that waits for another message of this
+  /// rank, of the same direction, and announces no more.
+  [[nodiscard]] bool is_crossed(int peer, const Note& mine) {
+    const std::deque<Note>& notes = of(peer).notes;
+    if (!of(peer).whole || notes.empty() || notes.front().epoch != state_->epoch) return false;
+    disagree("direction of a message", peer, mine, notes.front());
+    return true;
   }
 
   [[nodiscard]] const char* difference(const Note& mine, const Note& theirs) const {
@@ -167,51 +278,59 @@ class Checked : public Decorator<Checked<C>, C> {
     return known && a.element != b.element ? "element type" : nullptr;
   }
 
-  void wait_on(const Call& call, const std::vector<Awaited>& awaited, Clock::time_point deadline) {
-    const bool late = Clock::now() >= deadline;
+  /// Why to wait no longer for `peers`: the time is over, or one of them has returned. Empty: no reason.
+  [[nodiscard]] std::string gives_up(const Call& call, const std::vector<int>& peers, Clock::time_point deadline) {
+    const bool late = !peers.empty() && Clock::now() >= deadline;
     std::string missing;
-    for (const Awaited& a : awaited) {
-      if (a.heard || (!late && !state_->box.gone(a.peer))) continue;
-      receive(call, a.peer);  // what it posted before it went
-      if (!state_->arrived[static_cast<std::size_t>(a.peer)].empty()) continue;
-      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(a.peer);
+    for (const int peer : peers) {
+      if (!late && !state_->box.gone(peer)) continue;
+      hear(call);  // what it posted before it went
+      if (!late && !of(peer).notes.empty()) continue;
+      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(peer);
     }
-    if (!missing.empty() || late) {
-      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
-      fault(call, (missing.empty() ? std::string("no rank") : missing) + " has not come to " +
-                      summary(signature(call)) + ", called by rank " + std::to_string(this->rank()) +
-                      (late ? ", within " + std::to_string(ms) + " ms" : ", and has returned"));
-    }
-    state_->box.pause();
+    if (missing.empty()) return {};
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
+    return missing + " has not come to " + summary(signature(call)) + ", called by rank " +
+           std::to_string(this->rank()) + (late ? ", within " + std::to_string(ms) + " ms" : ", and has returned");
   }
 
-  [[noreturn]] void disagree(const Call& call, const char* field, const Awaited& a, const Note& theirs) {
-    Signature other = theirs.signature;
-    const std::string file(Note::get(theirs.file));
-    other.file = file.c_str();
-    Signature mine = a.mine.signature;
-    const std::string my_file(Note::get(a.mine.file));
-    mine.file = my_file.c_str();
-    fault(call, this->rank() < a.peer ? disagreement(field, this->rank(), mine, a.peer, other)
-                                      : disagreement(field, a.peer, other, this->rank(), mine));
+  Answer disagree(const char* field, int peer, const Note& mine, const Note& theirs) {
+    const auto calls = [](int rank, const Note& note, int other) {
+      return "rank " + std::to_string(rank) + " calls " + summary(note, other);
+    };
+    const std::string a = calls(this->rank(), mine, peer);
+    const std::string b = calls(peer, theirs, this->rank());
+    fail(std::string("the ranks disagree about the ") + field + ": " + (this->rank() < peer ? a : b) + ", " +
+         (this->rank() < peer ? b : a));
+    return Answer::refusal;
   }
 
-  /// Tells all ranks, and throws.
-  [[noreturn]] void fault(const Call& call, const std::string& text) {
+  /// Tells all ranks of the fault of this epoch, unless they have been told and nothing has been retracted since.
+  void fail(const std::string& text, bool retracted = false) {
+    if (state_->fault && !retracted) return;
+    if (!state_->fault) state_->fault = text;
     Note note;
     note.kind = Note::Kind::fault;
     note.epoch = state_->epoch;
-    Note::put(note.text, text);
+    Note::put(note.text, *state_->fault);
     for (int peer = 0; peer < this->size(); ++peer) {
-      if (peer != this->rank()) state_->box.post(peer, note);
+      if (peer == this->rank()) continue;
+      note.stands_by = of(peer).announced;
+      state_->box.post(peer, note);
     }
-    raise(call, text);
   }
 
-  [[noreturn]] void raise(const Call& call, const std::string& text) {
+  /// Throws the fault of this epoch, and begins the next.
+  [[noreturn]] void raise(const Call& call) {
+    const std::string text = *std::exchange(state_->fault, std::nullopt);
     ++state_->epoch;
-    state_->sequence = 0;
+    for (Peer& peer : state_->peers) peer.announced = {};
     throw CommError(describe(call, this->group()) + ": " + text);
+  }
+
+  [[nodiscard]] Peer& of(int peer) { return state_->peers[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] bool is_fault(const Note& note) const {
+    return note.kind == Note::Kind::fault && note.epoch == state_->epoch;
   }
 
   CheckOptions options_;

@@ -67,7 +67,7 @@ concept Communicator =
     };
 
 /// A communicator whose operations run on the host: `execute` performs a call on the calling thread and returns when
-/// this rank's part is done.
+/// this rank's part is done. Transports also have `execute(call, gate)` for calls that send or receive (see OpenGate).
 template <class C>
 concept HostCommunicator = Communicator<C> && requires(C& c, const Call& call) { c.execute(call); };
 

@@ -155,12 +155,13 @@ class Counted : public Decorator<Counted<C>, C> {
     this->inner().enqueue(stream, call);
   }
 
-  /// Counts `call` and performs it now.
-  void execute(const Call& call)
+  /// Counts `call` and performs it now, or what a gate lets through of it.
+  template <class... Gate>
+  void execute(const Call& call, Gate&... gate)
     requires HostCommunicator<C>
   {
     count(call);
-    this->inner().execute(call);
+    this->inner().execute(call, gate...);
   }
 
  private:

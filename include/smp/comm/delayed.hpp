@@ -43,10 +43,11 @@ class Delayed : public Decorator<Delayed<C>, C> {
   /// Performs `call` in `stream`.
   void enqueue(HostStream& stream, const Call& call) { execute_in(stream, *this, call); }
 
-  /// Performs `call` now.
-  void execute(const Call& call) {
+  /// Performs `call` now, or what a gate lets through of it.
+  template <class... Gate>
+  void execute(const Call& call, Gate&... gate) {
     const auto end = Clock::now() + network_.time(bytes_sent(call, this->group()));
-    this->inner().execute(call);
+    this->inner().execute(call, gate...);
     std::this_thread::sleep_until(end);
   }
 

@@ -77,6 +77,15 @@ class Mpi : public Operations<Mpi> {
     mpi_execute(place_->channel, call);
   }
 
+  /// Performs what `gate` lets through of `call`, which sends or receives. The time limit begins when nothing more
+  /// will.
+  template <class Gate>
+  void execute(const Call& call, Gate& gate) {
+    mpi_begin_messages(place_->channel, gate);
+    const auto running = place_->channel.running(call);
+    mpi_finish_messages(place_->channel, call);
+  }
+
   /// MPI's handle of the duplicate, for calls that smp does not have. Do not free it.
   [[nodiscard]] MPI_Comm handle() const noexcept { return place_->channel.comm(); }
 

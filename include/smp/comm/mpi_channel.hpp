@@ -125,6 +125,8 @@ class MpiChannel {
 
   /// Kept space for one input per rank of a reduction.
   [[nodiscard]] std::vector<const std::byte*>& inputs() noexcept { return inputs_; }
+  /// Kept space for the messages under way.
+  [[nodiscard]] std::vector<Transfer>& transfers() noexcept { return transfers_; }
   /// Kept space for the statuses of messages.
   [[nodiscard]] std::vector<MPI_Status>& statuses() noexcept { return statuses_; }
 
@@ -144,6 +146,7 @@ class MpiChannel {
   std::array<Requests, 4> requests_;
   std::vector<std::byte> scratch_;
   std::vector<const std::byte*> inputs_;
+  std::vector<Transfer> transfers_;
   std::vector<MPI_Status> statuses_;
 };
 

@@ -261,24 +261,31 @@ inline void mpi_reduce(MpiChannel& c, const Call& call) {
   MpiSegmentedReduction(c, call, pieces, to_root ? Delivery::root : Delivery::everyone).run();
 }
 
-/// The messages of a send, a receive, or several at once.
+/// Begins the messages that `gate` lets through; returns when there will be no more.
+template <class Gate>
+void mpi_begin_messages(MpiChannel& c, Gate& gate) {
+  c.transfers().clear();
+  const auto begin = [&c](const Transfer& t) {
+    c.transfers().push_back(t);
+    if (t.incoming) {
+      c.recv(c.requests(0), t.received, t.bytes, static_cast<std::size_t>(t.peer), MpiTag::message);
+    } else {
+      c.send(c.requests(0), t.sent, t.bytes, static_cast<std::size_t>(t.peer), MpiTag::message);
+    }
+  };
+  while (!gate.look(begin)) gate.pause();
+}
+
+/// Waits for the messages of `call` that have begun.
 /// @throws CommError if a message has another size than its receiver expected
-inline void mpi_exchange(MpiChannel& c, const Call& call) {
-  MpiChannel::Requests& requests = c.requests(0);
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (t.incoming) c.recv(requests, t.received, t.bytes, static_cast<std::size_t>(t.peer), MpiTag::message);
-  });
-  const std::size_t receives = requests.size();
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (!t.incoming) c.send(requests, t.sent, t.bytes, static_cast<std::size_t>(t.peer), MpiTag::message);
-  });
-  c.statuses().resize(requests.size());
-  c.wait(requests, c.statuses().data());
+inline void mpi_finish_messages(MpiChannel& c, const Call& call) {
+  c.statuses().resize(c.requests(0).size());
+  c.wait(c.requests(0), c.statuses().data());
   std::size_t i = 0;
-  for_each_transfer(call, [&](const Transfer& t) {
-    if (!t.incoming) return;
+  for (const Transfer& t : c.transfers()) {
     const Chunks chunks(t.bytes, c.largest_message());
-    for (std::size_t k = 0; k < chunks.size() && i < receives; ++k, ++i) {
+    for (std::size_t k = 0; k < chunks.size(); ++k, ++i) {
+      if (!t.incoming) continue;
       int bytes = 0;
       check(MPI_Get_count(&c.statuses()[i], MPI_BYTE, &bytes), "MPI_Get_count");
       if (static_cast<std::size_t>(bytes) == chunks[k].bytes) continue;
@@ -286,7 +293,14 @@ inline void mpi_exchange(MpiChannel& c, const Call& call) {
                       std::to_string(t.peer) + " sends " + std::to_string(chunks[k].offset + std::size_t(bytes)) +
                       " bytes, rank " + std::to_string(c.group().rank) + " expects " + std::to_string(t.bytes));
     }
-  });
+  }
+}
+
+/// The messages of a send, a receive, or several at once.
+inline void mpi_exchange(MpiChannel& c, const Call& call) {
+  OpenGate gate{call};
+  mpi_begin_messages(c, gate);
+  mpi_finish_messages(c, call);
 }
 
 /// Any call.

@@ -58,6 +58,9 @@ class MpiMailbox {
     if (channel_->job()->gives_way()) ::sched_yield();
   }
 
+  /// A job that ends takes this process with it.
+  [[nodiscard]] static bool ended(std::string& /*why*/) noexcept { return false; }
+
  private:
   struct Posted {
     Note note;

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -27,13 +28,16 @@ struct Note {
     collective,  ///< take part in the operation of `signature`
     send,        ///< send it a message of `signature`
     recv,        ///< receive one from it
-    fault        ///< throw `text`
+    fault        ///< throw `text`, and say no more in this epoch
   };
 
   Kind kind = Kind::collective;  ///< what kind of note
-  bool fused = false;            ///< the operation sends and receives at once
+  bool last = true;              ///< of a message: the operation has no further one with the receiver of this note
   std::uint64_t epoch = 0;       ///< faults that the sender has seen in this group
-  std::uint64_t sequence = 0;    ///< collective operations that the sender has called in this group
+  std::uint64_t sequence = 0;    ///< number of this note among those of its kind from sender to receiver in this epoch
+  /// Of a fault: up to which number its sender stands by notes of each other kind; fewer than it has sent if it has
+  /// given up to wait.
+  std::array<std::uint64_t, 3> stands_by{};
   Signature signature{};         ///< without `file`, which points into the sender's memory
   std::array<char, 64> file{};   ///< the file of `signature`, without directories
   std::array<char, 640> text{};  ///< of a fault
@@ -54,13 +58,26 @@ struct Note {
 
 static_assert(std::is_trivially_copyable_v<Note>);
 
+/// "all_reduce of 12 float (sum) at train.cpp:80", or "send_recv at train.cpp:81 and sends 12 float to rank 2": what
+/// `note`, meant for rank `peer`, announces.
+[[nodiscard]] inline std::string summary(const Note& note, int peer) {
+  Signature s = note.signature;
+  const std::string file(Note::get(note.file));
+  s.file = file.c_str();
+  if (note.kind == Note::Kind::collective) return summary(s);
+  const bool sends = note.kind == Note::Kind::send;
+  return std::string(name(s.operation)) + " at " + place(file, s.line) + " and " + (sends ? "sends " : "receives ") +
+         amount(s) + (sends ? " to rank " : " from rank ") + std::to_string(peer);
+}
+
 /// Boxes for notes between the ranks of a group.
 template <class M>
-concept Mailbox = requires(M& m, const Note& note, Note& out) {
+concept Mailbox = requires(M& m, const Note& note, Note& out, std::string& why) {
   m.post(0, note);                           // to a rank: never waits
   { m.poll(0, out) } -> std::same_as<bool>;  // the next of a rank, if there is one
   { m.gone(0) } -> std::same_as<bool>;       // a rank is known to post nothing more
-  m.pause();                                 // between two polls; throws if the job has ended
+  m.pause();                                 // between two polls: lets other ranks run
+  { m.ended(why) } -> std::same_as<bool>;    // the job has ended, and why
 };
 
 /// The boxes of the ranks of one process, by sender and receiver.

@@ -5,6 +5,7 @@
 /// Where the thread ranks of one group meet: all of them for a collective operation, two of them for a message.
 /// Between entering and leaving, every rank may read the calls, and through them the buffers, of all others.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -89,72 +90,38 @@ class Room {
     wait_for_copy([&] { return departures_.load() >= all; });
   }
 
-  /// How far a message is for one of its two ranks: a sender lays it open (`posted`) and waits until it has been
-  /// received.
-  enum class Step : unsigned char { waiting, posted, done };
+  /// A message of a call, and how far it has come.
+  struct Message {
+    /// Not yet begun; its data laid open for the receiver; over.
+    enum class Stage : unsigned char { waiting, laid_open, done };
+    Transfer transfer;             ///< what is sent or received
+    Stage stage = Stage::waiting;  ///< how far it has come
+    std::size_t other_bytes = 0;   ///< the size that the other side expects; known when it is done
+  };
 
-  /// Whether `advance` would do something, now that this rank has come to `step`.
-  [[nodiscard]] bool can_advance(const Membership& group, const Transfer& t, Step step) noexcept {
-    const State state = channel(group, t).state.load();
-    if (t.incoming) return state == State::posted;
-    return step == Step::waiting ? state == State::empty : state == State::received || state == State::refused;
-  }
-
-  /// Takes the next step of a message, if it can be taken: never waits. A message is received with
-  /// `copy(to, from, bytes)`. The messages of a pair have to be taken to their ends one after the other.
-  /// @throws CommError on both ranks if they disagree about the size; the message is then done
-  template <class Copy>
-  [[nodiscard]] Step advance(const Membership& group, const Call& call, const Transfer& t, Step step, Copy copy) {
-    if (!can_advance(group, t, step)) return step;
-    Channel& c = channel(group, t);
-    if (t.incoming) return receive(c, group, call, t, copy) ? Step::done : step;
-    if (step == Step::waiting) {
-      c.data = t.sent;
-      c.bytes = t.bytes;
-      c.state.store(State::posted);
-      waiting_.wake();
-      return Step::posted;
+  /// Sends and receives what `gate` lets through, in whatever order the other ranks come; a pair keeps the order of its
+  /// messages. `messages` is kept memory, `copy(to, from, bytes)` moves the data.
+  /// @throws CommError, on both sides, if the sizes of a message differ; all others have arrived then. Also if a rank
+  ///   fails, returns, or does not come in time
+  template <class Gate, class Copy>
+  void exchange(const Membership& group, const Call& call, Gate& gate, std::vector<Message>& messages, Copy copy) {
+    messages.clear();
+    try {
+      for (bool all_begun = false; !advance(group.rank, messages, copy) || !all_begun;) {
+        if (all_begun) {
+          wait_for_others(group, call, messages);
+        } else {
+          all_begun = gate.look([&](const Transfer& t) { messages.push_back({t}); });
+          if (!all_begun) gate.pause();
+        }
+      }
+    } catch (...) {
+      withdraw(group.rank, messages);
+      throw;
     }
-    const bool refused = c.state.load() == State::refused;
-    const std::size_t expected = c.bytes;
-    c.state.store(State::empty);
-    if (refused) throw CommError(describe(call, group) + ": " + other_size(group.rank, t.bytes, t.peer, expected));
-    return Step::done;
-  }
-
-  /// Waits until `ready()`, which says whether any message can advance.
-  /// @param for_each_peer `for_each_peer(f)` calls `f(rank)` for the ranks that messages are waited for from, or by
-  /// @throws CommError if one of them fails, returns, or does not come in time
-  template <class Ready, class ForEachPeer>
-  void wait_for_messages(const Membership& group, const Call& call, Ready ready, ForEachPeer for_each_peer) {
-    const auto someone_finished = [&] {
-      bool found = false;
-      for_each_peer([&](int r) { found = found || team_->finished(world_ranks_[static_cast<std::size_t>(r)]); });
-      return found;
-    };
-    const auto hopeless = [&] { return team_->failed() || someone_finished(); };
-    if (waiting_.until(ready, hopeless, team_->timeout()) || ready()) return;
-    if (!team_->failed()) {
-      const bool left = someone_finished();
-      std::string who;
-      for_each_peer([&](int r) {
-        const int world_rank = world_ranks_[static_cast<std::size_t>(r)];
-        const std::string where = team_->whereabouts(world_rank);
-        if ((left && !team_->finished(world_rank)) || who.find(where) != std::string::npos) return;
-        who += (who.empty() ? "" : ", ") + where;
-      });
-      report(group, call, who, !left);
+    for (const Message& m : messages) {
+      if (m.other_bytes != m.transfer.bytes) give_up(group, call, other_size(group.rank, m));
     }
-    give_up(group, call, team_->failure());
-  }
-
-  /// Takes back a posted message that has not been received, or waits until it has: afterwards nobody reads the buffer.
-  void withdraw(const Membership& group, const Transfer& t) {
-    Channel& c = channel(group, t);
-    State posted = State::posted;
-    if (c.state.compare_exchange_strong(posted, State::empty)) return;
-    wait_for_copy([&] { return c.state.load() != State::taken; });
-    c.state.store(State::empty);
   }
 
  private:
@@ -170,29 +137,8 @@ class Room {
     std::size_t bytes = 0;
   };
 
-  [[nodiscard]] Channel& channel(const Membership& group, const Transfer& t) noexcept {
-    const auto from = static_cast<std::size_t>(t.incoming ? t.peer : group.rank);
-    const auto to = static_cast<std::size_t>(t.incoming ? group.rank : t.peer);
-    return channels_[from * seats_.size() + to];
-  }
-
-  /// False if the sender has taken the message back.
-  template <class Copy>
-  bool receive(Channel& c, const Membership& group, const Call& call, const Transfer& t, Copy copy) {
-    State posted = State::posted;
-    if (!c.state.compare_exchange_strong(posted, State::taken)) return false;
-    const std::size_t sent = c.bytes;
-    if (sent == t.bytes) {
-      copy(t.received, c.data, sent);
-    } else {
-      c.bytes = t.bytes;
-    }
-    c.state.store(sent == t.bytes ? State::received : State::refused);
-    waiting_.wake();
-    if (sent != t.bytes) {
-      throw CommError(describe(call, group) + ": " + other_size(t.peer, sent, group.rank, t.bytes));
-    }
-    return true;
+  [[nodiscard]] Channel& channel(int from, int to) noexcept {
+    return channels_[static_cast<std::size_t>(from) * seats_.size() + static_cast<std::size_t>(to)];
   }
 
   [[nodiscard]] bool someone_left(std::uint64_t sequence) {
@@ -225,6 +171,113 @@ class Room {
     team_->fail(text + " (seen in " + describe(call, group) + ")", std::make_exception_ptr(CommError(all)), blocked);
   }
 
+  /// The channel of `m`, a message of rank `self`.
+  [[nodiscard]] Channel& channel(int self, const Message& m) noexcept {
+    return m.transfer.incoming ? channel(m.transfer.peer, self) : channel(self, m.transfer.peer);
+  }
+
+  /// Whether message `i` can be got further now. Receives from one rank take their turn; sends find their channel taken
+  /// by the one before.
+  [[nodiscard]] bool can_advance(int self, const std::vector<Message>& messages, std::size_t i) noexcept {
+    const Message& m = messages[i];
+    if (m.stage == Message::Stage::done) return false;
+    const State state = channel(self, m).state.load();
+    if (m.stage == Message::Stage::laid_open) return state == State::received || state == State::refused;
+    if (!m.transfer.incoming) return state == State::empty;
+    if (state != State::posted) return false;
+    for (std::size_t j = 0; j < i; ++j) {
+      const Message& before = messages[j];
+      if (before.transfer.incoming && before.transfer.peer == m.transfer.peer && before.stage != Message::Stage::done) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Gets `messages` of rank `self` as far as they come without waiting. Returns whether all are done.
+  template <class Copy>
+  bool advance(int self, std::vector<Message>& messages, Copy copy) {
+    bool all_done = true;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      Message& m = messages[i];
+      if (can_advance(self, messages, i)) {
+        Channel& c = channel(self, m);
+        if (m.transfer.incoming) {
+          receive(c, m, copy);
+        } else if (m.stage == Message::Stage::waiting) {
+          c.data = m.transfer.sent;
+          c.bytes = m.transfer.bytes;
+          m.stage = Message::Stage::laid_open;
+          c.state.store(State::posted);
+          waiting_.wake();
+        } else {
+          m.other_bytes = c.bytes;
+          m.stage = Message::Stage::done;
+          c.state.store(State::empty);  // only this rank waits for that
+        }
+      }
+      all_done = all_done && m.stage == Message::Stage::done;
+    }
+    return all_done;
+  }
+
+  template <class Copy>
+  void receive(Channel& c, Message& m, Copy copy) {
+    State posted = State::posted;
+    if (!c.state.compare_exchange_strong(posted, State::taken)) return;  // withdrawn
+    m.other_bytes = c.bytes;
+    m.stage = Message::Stage::done;
+    const bool fits = m.other_bytes == m.transfer.bytes;
+    if (fits) {
+      copy(m.transfer.received, c.data, m.transfer.bytes);
+    } else {
+      c.bytes = m.transfer.bytes;
+    }
+    c.state.store(fits ? State::received : State::refused);
+    waiting_.wake();
+  }
+
+  /// Takes back what has not been received, or waits until it has: afterwards nobody reads the buffers.
+  void withdraw(int self, std::vector<Message>& messages) {
+    for (const Message& m : messages) {
+      if (m.stage != Message::Stage::laid_open) continue;
+      Channel& c = channel(self, m);
+      State posted = State::posted;
+      if (c.state.compare_exchange_strong(posted, State::empty)) continue;
+      wait_for_copy([&] { return c.state.load() != State::taken; });
+      c.state.store(State::empty);
+    }
+  }
+
+  /// Waits until one of `messages` can be got further.
+  void wait_for_others(const Membership& group, const Call& call, const std::vector<Message>& messages) {
+    const auto ready = [&] {
+      for (std::size_t i = 0; i < messages.size(); ++i) {
+        if (can_advance(group.rank, messages, i)) return true;
+      }
+      return false;
+    };
+    const auto someone_left = [&] {
+      return std::any_of(messages.begin(), messages.end(), [&](const Message& m) {
+        return m.stage != Message::Stage::done && team_->finished(world_rank(m.transfer.peer));
+      });
+    };
+    const auto hopeless = [&] { return team_->failed() || someone_left(); };
+    if (waiting_.until(ready, hopeless, team_->timeout()) || ready()) return;
+    if (!team_->failed()) {
+      const bool left = someone_left();
+      std::string who;
+      for (const Message& m : messages) {
+        const int peer = world_rank(m.transfer.peer);
+        const std::string where = team_->whereabouts(peer);
+        const bool told = who.find(where) != std::string::npos || (left && !team_->finished(peer));
+        if (m.stage != Message::Stage::done && !told) who += (who.empty() ? "" : ", ") + where;
+      }
+      report(group, call, who, !left);
+    }
+    give_up(group, call, team_->failure());
+  }
+
   /// Waits for ranks that are only copying.
   template <class Ready>
   void wait_for_copy(Ready ready) {
@@ -233,10 +286,15 @@ class Room {
     }
   }
 
-  [[nodiscard]] std::string other_size(int sender, std::size_t sent, int receiver, std::size_t expected) const {
-    return "the ranks disagree about the size of a message: rank " + std::to_string(sender) + " sends " +
-           std::to_string(sent) + " bytes, rank " + std::to_string(receiver) + " expects " + std::to_string(expected);
+  [[nodiscard]] static std::string other_size(int self, const Message& m) {
+    const auto bytes = [](std::size_t n) { return std::to_string(n) + " bytes"; };
+    const bool in = m.transfer.incoming;
+    return "the ranks disagree about the size of a message: rank " + std::to_string(in ? m.transfer.peer : self) +
+           " sends " + bytes(in ? m.other_bytes : m.transfer.bytes) + ", rank " +
+           std::to_string(in ? self : m.transfer.peer) + " expects " + bytes(in ? m.transfer.bytes : m.other_bytes);
   }
+
+  [[nodiscard]] int world_rank(int rank) const noexcept { return world_ranks_[static_cast<std::size_t>(rank)]; }
 
   std::shared_ptr<Team> team_;
   std::string name_;

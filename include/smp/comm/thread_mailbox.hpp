@@ -5,6 +5,7 @@
 /// Boxes for notes between thread ranks.
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -31,14 +32,19 @@ class ThreadMailbox {
   }
 
   /// Lets other ranks run.
-  /// @throws CommError if the job has ended
   void pause() {
-    if (room_->team().failed()) throw CommError(room_->team().failure());
     if (++pauses_ % 64 == 0) {
       std::this_thread::yield();
     } else {
       spin_pause();
     }
+  }
+
+  /// True, and why, if the job has ended.
+  [[nodiscard]] bool ended(std::string& why) const {
+    if (!room_->team().failed()) return false;
+    why = room_->team().failure();
+    return true;
   }
 
  private:

@@ -33,8 +33,11 @@ class Threads : public Operations<Threads> {
   /// @param name what messages and counters call the part
   [[nodiscard]] Threads split(int colour, int key, std::string name);
 
-  /// Boxes for notes between the ranks of the group.
-  [[nodiscard]] ThreadMailbox mailbox() const { return {place_->room, rank()}; }
+  /// Boxes for notes between the ranks of the group, which nobody else uses. Collective.
+  [[nodiscard]] ThreadMailbox mailbox() const {
+    Threads whole(*this);
+    return {whole.split(0, rank(), group().name).place_->room, rank()};
+  }
 
   /// Performs `call` in `stream`.
   void enqueue(HostStream& stream, const Call& call) { execute_in(stream, *this, call); }
@@ -44,7 +47,26 @@ class Threads : public Operations<Threads> {
   ///   communicator is usable. Also if a rank fails, returns, or does not come in time: then it is not.
   void execute(const Call& call);
 
+  /// Performs what `gate` lets through of `call`, which sends or receives.
+  template <class Gate>
+  void execute(const Call& call, Gate& gate);
+
  private:
+  /// Says what a rank is doing while it lives.
+  class Doing {
+   public:
+    Doing(Team& team, int world_rank, Operation operation) noexcept : team_(team), world_rank_(world_rank) {
+      team_.doing(world_rank_, name(operation));
+    }
+    Doing(const Doing&) = delete;
+    Doing& operator=(const Doing&) = delete;
+    ~Doing() { team_.doing(world_rank_, nullptr); }
+
+   private:
+    Team& team_;
+    int world_rank_;
+  };
+
   struct Place {
     Place(std::shared_ptr<Room> r, int rank)
         : room(std::move(r)), group{room->group_name(), room->world_ranks(), rank} {
@@ -55,13 +77,11 @@ class Threads : public Operations<Threads> {
     Membership group;
     std::vector<const std::byte*> inputs;  // of a reduction, by rank: kept, so that no operation allocates
     std::vector<std::byte*> outputs;
-    std::vector<Room::Step> steps;  // of the messages of an exchange
-    std::vector<bool> seen;         // of the directions of each pair
+    std::vector<Room::Message> messages;  // kept, too
   };
 
   void collective(const Call& call);
   void move_data(const Call& call);
-  void exchange_messages(const Call& call);
   void reduce_piece(const Call& call, const Pieces& pieces, bool to_own_piece);
   void gather(const Call& call);
   void swap_blocks(const Call& call);
@@ -79,15 +99,22 @@ class Threads : public Operations<Threads> {
 };
 
 inline void Threads::execute(const Call& call) {
-  Team& team = room().team();
-  const int world_rank = group().world_ranks[self()];
-  team.doing(world_rank, name(call.operation));
   if (is_point_to_point(call.operation)) {
-    exchange_messages(call);
-  } else {
-    collective(call);
+    OpenGate gate{call};
+    execute(call, gate);
+    return;
   }
-  team.doing(world_rank, nullptr);
+  const Doing doing(room().team(), group().world_ranks[self()], call.operation);
+  collective(call);
+}
+
+template <class Gate>
+void Threads::execute(const Call& call, Gate& gate) {
+  const Doing doing(room().team(), group().world_ranks[self()], call.operation);
+  room().exchange(group(), call, gate, place_->messages, [](std::byte* to, const std::byte* from, std::size_t bytes) {
+    copy_bytes(to, from, bytes, store_for(bytes));
+    order_streaming_stores();
+  });
 }
 
 inline void Threads::collective(const Call& call) {
@@ -183,62 +210,6 @@ inline void Threads::swap_blocks(const Call& call) {
       if (other != self()) copy_bytes(peer.output + self() * block + done, buffer, n, store);
     }
   }
-}
-
-/// All messages advance as they can, so no order of the ranks in one exchange can block; those of a pair one after the
-/// other. An error takes back what has not been received.
-inline void Threads::exchange_messages(const Call& call) {
-  std::vector<Room::Step>& steps = place_->steps;
-  steps.clear();
-  for_each_transfer(call, [&](const Transfer&) { steps.push_back(Room::Step::waiting); });
-  std::size_t open = steps.size();
-
-  // f(transfer, step) for each message that is the next one of its pair and direction
-  const auto for_each_next = [&](auto f) {
-    place_->seen.assign(2 * ranks(), false);
-    std::size_t i = 0;
-    for_each_transfer(call, [&](const Transfer& t) {
-      Room::Step& step = steps[i++];
-      const std::size_t lane = 2 * static_cast<std::size_t>(t.peer) + (t.incoming ? 1 : 0);
-      if (step == Room::Step::done || place_->seen[lane]) return;
-      place_->seen[lane] = true;
-      f(t, step);
-    });
-  };
-  const auto any_can_advance = [&] {
-    bool any = false;
-    for_each_next([&](const Transfer& t, Room::Step step) { any = any || room().can_advance(group(), t, step); });
-    return any;
-  };
-  const auto copy = [](std::byte* to, const std::byte* from, std::size_t bytes) {
-    copy_bytes(to, from, bytes, store_for(bytes));
-    order_streaming_stores();
-  };
-
-  std::exception_ptr error;
-  while (open > 0) {
-    for_each_next([&](const Transfer& t, Room::Step& step) {
-      try {
-        step = room().advance(group(), call, t, step, copy);
-      } catch (...) {
-        step = Room::Step::done;
-        if (!error) error = std::current_exception();
-      }
-      if (step == Room::Step::done) --open;
-    });
-    if (open == 0 || any_can_advance()) continue;
-    try {
-      room().wait_for_messages(group(), call, any_can_advance,
-                               [&](auto f) { for_each_next([&](const Transfer& t, Room::Step) { f(t.peer); }); });
-    } catch (...) {
-      for_each_next([&](const Transfer& t, Room::Step step) {
-        if (step == Room::Step::posted) room().withdraw(group(), t);
-      });
-      if (error) break;
-      throw;
-    }
-  }
-  if (error) std::rethrow_exception(error);
 }
 
 inline Threads Threads::split(int colour, int key, std::string part_name) {
