@@ -3,9 +3,7 @@
 //   schedule --schedule zero_bubble_v --stages 4 --microbatches 8 --times 1,1.3,0.7,0 --svg zero_bubble_v.svg
 // A row for each rank: F forward, B backward, I and W its two halves (input, parameters), U update; F3.1 is micro-batch
 // 3 of the rank's chunk 1; -- a tick without work. A shape that the schedule cannot run: exit code 2 and one sentence.
-#include <charconv>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <optional>
@@ -17,6 +15,8 @@
 #include <smp/pipeline/check.hpp>
 #include <smp/pipeline/schedules.hpp>
 #include <smp/pipeline/timeline_svg.hpp>
+
+#include "command_line.hpp"
 
 namespace {
 
@@ -87,42 +87,23 @@ void report(const Options& options) {
   if (checked.defect) throw smp::ConfigError(schedule.name + ": " + to_string(checked.defect));
 }
 
-// CLI11 alone would read 010 as 8.
-std::string to_decimal(std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size())
-    return "\"" + text + "\" is not a decimal 32-bit integer";
-  text = std::to_string(value);
-  return {};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints and checks a pipeline schedule");
-  const CLI::Validator decimal(to_decimal, "");
   app.add_option("--schedule", options.schedule,
                  "simple, interleaved, looped, looped_breadth, zero_bubble, zero_bubble_v, dual_pipe_v or forward_only")
       ->required();
-  app.add_option("--stages", options.stages, "ranks of the pipeline")->required()->transform(decimal);
-  app.add_option("--microbatches", options.microbatches, "micro-batches of a step")->required()->transform(decimal);
-  app.add_option("--chunks", options.chunks, "stages that each rank holds")->transform(decimal);
-  app.add_option("--active", options.active, "most micro-batches under way on a rank; 0: no limit")->transform(decimal);
+  app.add_option("--stages", options.stages, "ranks of the pipeline")->required()->transform(decimal());
+  app.add_option("--microbatches", options.microbatches, "micro-batches of a step")->required()->transform(decimal());
+  app.add_option("--chunks", options.chunks, "stages that each rank holds")->transform(decimal());
+  app.add_option("--active", options.active, "most micro-batches under way on a rank; 0: no limit")
+      ->transform(decimal());
   app.add_option("--times", options.times, "forward, backward of input, of parameters, hop: 1,1.3,0.7,0")
       ->delimiter(',')
       ->expected(4)
       ->check(CLI::NonNegativeNumber);
   app.add_option("--svg", options.svg, "file for a picture of the timeline");
-  try {
-    app.parse(argc, argv);
-    report(options);
-    return 0;
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 2;
-  }
+  return run(app, argc, argv, [&] { report(options); });
 }

@@ -157,7 +157,7 @@ TEST_CASE("slots: as many as activations, none used twice at a time, any order o
 }
 
 TEST_CASE("messages that a channel must buffer if senders never wait") {
-  const auto depths = [](auto schedule, std::vector<std::pair<int, int>> shapes) {
+  const auto depths = [](auto schedule, const std::vector<std::pair<int, int>>& shapes) {
     std::vector<int> found;
     for (const auto& [ranks, m] : shapes) {
       const PipelinePlan plan = make_pipeline_plan(schedule, {ranks, m});

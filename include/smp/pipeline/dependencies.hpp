@@ -41,7 +41,6 @@ struct ScheduleDefect {
 /// A sentence with the rank, the position, the action and what is wrong; "no defect" if there is none.
 [[nodiscard]] inline std::string to_string(const ScheduleDefect& d) {
   const auto n = [](int value) { return std::to_string(value); };
-  if (!d) return "no defect";
   const std::string where =
       "rank " + n(d.rank) + ", position " + n(d.position) + " (" + to_string(d.action, d.chunked) + "): ";
   const std::string peer = "rank " + n(d.peer);
@@ -71,7 +70,7 @@ struct ScheduleDefect {
     case DefectKind::receive_slots:
       return where + "holds " + n(d.amount) + " received messages; there are " + n(d.allowed) + " buffers";
   }
-  return where;
+  return "no defect";
 }
 
 /// Who needs whom. Besides what is listed here, an action needs its rank's previous one.

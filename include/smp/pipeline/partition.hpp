@@ -111,8 +111,10 @@ class CostSums {
 [[nodiscard]] constexpr Partition cut_evenly(const Table<double>& costs, int stages) {
   const int units = costs.size();
   detail::require_enough_units(units, stages);
-  for (const double cost : costs)
-    if (!(cost >= 0 && cost < 1e150)) detail::refuse_units(units, stages, "a cost is negative or not finite");
+  for (const double cost : costs) {
+    const bool usable = cost >= 0 && cost < 1e150;  // false for NaN; larger ones have no square
+    if (!usable) detail::refuse_units(units, stages, "a cost is negative or not finite");
+  }
   const detail::CostSums sums(costs);
   const double bound = detail::least_maximum(sums, costs, stages) + sums.slack();
 
@@ -163,7 +165,8 @@ class CostSums {
 /// equal.
 [[nodiscard]] constexpr Table<double> unit_costs(const Table<PartitionNode>& units, const PartitionOptions& options) {
   const double weight = options.memory_weight;
-  if (!(weight >= 0 && weight <= 1)) throw ConfigError("memory_weight must be from 0 to 1");
+  const bool is_share = weight >= 0 && weight <= 1;
+  if (!is_share) throw ConfigError("memory_weight must be from 0 to 1");
   double memory = 0, flops = 0;
   for (const PartitionNode& unit : units) {
     memory += unit.parameters + unit.activations;
