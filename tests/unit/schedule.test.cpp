@@ -208,7 +208,7 @@ TEST_CASE("a table reads what is printed") {
   const auto table = TableSchedule::parse({"F0 --  B0 U", "-- F0 B0 --"});
   CHECK(rows(table, {2, 1}) == Rows{"F0 B0", "F0 B0"});
   CHECK(refusal(table, {2, 2}) == "smp: table is a table for 2 ranks and 1 micro-batches; found 2 and 2");
-  for (const char* const word : {"X0", "F", "F-1", "F0.", "F0.-1", "F0x", "F99999999999", "0"}) {
+  for (const char* const word : {"X0", "F", "F-1", "F0.", "F0.-1", "F0x", "F2147483647", "F99999999999", "0"}) {
     CAPTURE(word);
     CHECK_THROWS_AS((void)TableSchedule::parse({std::string("F0 ") + word}), ConfigError);
   }

@@ -19,7 +19,7 @@ enum class LoopOrder : unsigned char {
 /// Virtual stages, for any number of chunks a rank: the bubble of 1F1B divided by it, for that many times the messages.
 ///
 /// Depth first: interleaved 1F1B (Narayanan et al., arXiv 2104.04473, section 2.2 and figure 4, lower half).
-/// Breadth first: Lamy-Poirier, arXiv 2211.05953, section 4 and figure 4d.
+/// Breadth first: Lamy-Poirier, arXiv 2211.05953, section 4.
 ///
 ///     depth first, rank 0 of 2     F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 ...
 ///     breadth first, rank 0 of 2   F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 B0.1 B1.1 ...

@@ -28,7 +28,7 @@ namespace smp {
   // `before` is the character before the number; returns the one behind it, or null.
   const auto read = [end](const char* before, int& value) -> const char* {
     const auto [stop, error] = std::from_chars(before + 1, end, value);
-    return error == std::errc{} && value >= 0 ? stop : nullptr;
+    return error == std::errc{} && value >= 0 && value < 1 << 26 ? stop : nullptr;
   };
   if (word.empty() || letters.find(word[0]) == std::string_view::npos) return {};
   Action action{.kind = static_cast<ActionKind>(letters.find(word[0]))};
@@ -45,7 +45,8 @@ struct TableSchedule {
   int chunks = 1;                          ///< most stages on one rank
 
   /// Reads the lists from rows like "F0.0 F0.1 B0.1 B0.0", one a rank, as printed by `to_string(Action)`; "--" is
-  /// skipped, "U" may stand at the end. `placement` says which rank holds each stage; if empty, stage s is on rank s.
+  /// skipped, "U" may stand at the end; that actions overlap is not in the text. `placement` says which rank holds each
+  /// stage; if empty, stage s is on rank s.
   /// @throws ConfigError naming the row and the word that is not an action
   [[nodiscard]] static TableSchedule parse(const std::vector<std::string>& rows, std::vector<int> placement = {});
 
