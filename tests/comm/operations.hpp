@@ -41,8 +41,11 @@ inline std::vector<std::size_t> uneven_counts(int ranks, std::size_t n) {
 template <class T, class W>
 class OperationsOn {
  public:
-  OperationsOn(W& world, InPlace choice)
-      : world_(world), ranks_(static_cast<std::size_t>(world.size())), in_place_(in_place(choice, world.rank())) {
+  OperationsOn(W& world, InPlace choice, HostStream::Mode mode = HostStream::Mode::at_once)
+      : world_(world),
+        stream_(mode),
+        ranks_(static_cast<std::size_t>(world.size())),
+        in_place_(in_place(choice, world.rank())) {
     for (int r = 0; r < world.size(); ++r) inputs_.push_back(small_integers<T>(r));
   }
 
@@ -52,6 +55,7 @@ class OperationsOn {
     mine().fill(in.span());
     Guarded<T>& target = in_place_ ? in : out;
     world_.all_reduce(stream_, in.span(), target.span(), op);
+    stream_.synchronize();
     CHECK(expected.matches(target.span()));
     unchanged(in, out);
   }
@@ -62,6 +66,7 @@ class OperationsOn {
     mine().fill(in.span());
     Guarded<T>& target = in_place_ ? in : out;
     world_.reduce(stream_, in.span(), target.span(), op, root);
+    stream_.synchronize();
     if (world_.rank() == root) {
       CHECK(expected.matches(target.span()));
       unchanged(in, out);
@@ -95,6 +100,7 @@ class OperationsOn {
     mine().fill(in.span());
     Guarded<T>& target = in_place_ ? in : out;
     world_.all_to_all(stream_, in.span(), target.span());
+    stream_.synchronize();
     bool right = true;
     for (std::size_t r = 0; r < ranks_; ++r) {
       right = right && inputs_[r].matches(target.span().subspan(r * n, n), self() * n);
@@ -107,6 +113,7 @@ class OperationsOn {
     Guarded<T> buffer(n);
     mine().fill(buffer.span());
     world_.broadcast(stream_, buffer.span(), root);
+    stream_.synchronize();
     CHECK(inputs_[static_cast<std::size_t>(root)].matches(buffer.span()));
     CHECK(buffer.intact());
   }
@@ -135,6 +142,7 @@ class OperationsOn {
     mine().fill(in.span());
     const std::span<T> target = in_place_ ? in.span().subspan(first, own) : out.span();
     call(in.span(), target);
+    stream_.synchronize();
     CHECK(expected.matches(target, first));
     CHECK((in.intact() && out.intact()));
     CHECK(mine().matches(in.span().first(first)));
@@ -149,6 +157,7 @@ class OperationsOn {
     const std::span<T> source = in_place_ ? out.span().subspan(before(counts, self()), own) : in.span();
     mine().fill(source);
     call(std::span<const T>(source), out.span());
+    stream_.synchronize();
     bool right = true;
     for (std::size_t r = 0; r < ranks_; ++r) {
       right = right && inputs_[r].matches(out.span().subspan(before(counts, r), counts[r]));
@@ -167,8 +176,9 @@ class OperationsOn {
 
 /// The reductions of one world, size and choice of buffers under `op`.
 template <class T, class W, class Op>
-void check_reductions(W& world, InPlace choice, std::size_t n, Op op) {
-  OperationsOn<T, W> on(world, choice);
+void check_reductions(W& world, InPlace choice, std::size_t n, Op op,
+                      HostStream::Mode mode = HostStream::Mode::at_once) {
+  OperationsOn<T, W> on(world, choice, mode);
   const Pattern<T> expected = reduced_integers<Op, T>(world.size());
   const int root = static_cast<int>(n % static_cast<std::size_t>(world.size()));
   on.all_reduce(op, expected, n);
@@ -179,8 +189,8 @@ void check_reductions(W& world, InPlace choice, std::size_t n, Op op) {
 
 /// The operations that only move data, likewise.
 template <class T, class W>
-void check_moves(W& world, InPlace choice, std::size_t n) {
-  OperationsOn<T, W> on(world, choice);
+void check_moves(W& world, InPlace choice, std::size_t n, HostStream::Mode mode = HostStream::Mode::at_once) {
+  OperationsOn<T, W> on(world, choice, mode);
   on.all_gather(n);
   on.all_gather_v(uneven_counts(world.size(), n));
   on.all_to_all(n);
