@@ -120,7 +120,7 @@ class Layout {
     }
     p.place(first.block(), first.offset());
     if (std::find(unit.uses.begin(), unit.uses.end(), p.block()) == unit.uses.end()) unit.uses.push_back(p.block());
-    tied_.push_back({&p, &first});
+    tied_.emplace_back(&p, &first);
   }
 
   Block& block_of(Unit& unit, std::size_t element_bytes, bool frozen, bool persistent, const std::string& tie) {

@@ -89,9 +89,10 @@ class HostStream {
   /// Bytes that one task may capture. Nothing is allocated to enqueue one.
   static constexpr std::size_t task_bytes = 368;
 
+  /// Runs tasks at once.
+  HostStream() : HostStream(Mode::at_once) {}
   /// @param capacity tasks that may wait in the queue of a worker before `enqueue` blocks
-  explicit HostStream(Mode mode = Mode::at_once, std::size_t capacity = 256)
-      : mode_(mode), unwinding_(std::uncaught_exceptions()) {
+  explicit HostStream(Mode mode, std::size_t capacity = 256) : mode_(mode), unwinding_(std::uncaught_exceptions()) {
     if (mode_ == Mode::at_once) return;
     ring_ = std::vector<Task>(capacity);
     worker_ = std::thread([this] { run(); });

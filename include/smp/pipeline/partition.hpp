@@ -130,8 +130,8 @@ class CostSums {
   for (int parts = 1; parts <= stages; ++parts)
     for (int from = units - parts; from >= stages - parts; --from)
       for (int to = from + 1; to <= units - parts + 1 && sums.between(from, to) <= bound; ++to) {
-        const double sum = squares(parts, from, to);
-        if (sum >= 0 && (at(parts, from) < 0 || sum < at(parts, from))) at(parts, from) = sum;
+        const double found = squares(parts, from, to);
+        if (found >= 0 && (at(parts, from) < 0 || found < at(parts, from))) at(parts, from) = found;
       }
   Partition partition{Table<int>(stages + 1)};
   for (int stage = 0, from = 0; stage < stages; ++stage) {
