@@ -86,6 +86,10 @@ class Mpi : public Operations<Mpi> {
     mpi_finish_messages(place_->channel, call);
   }
 
+  /// "all_reduce at train.cpp:80": the last operation of this process in any group of this world, for messages; empty
+  /// if there was none.
+  [[nodiscard]] std::string last_operation() const { return place_->channel.job()->watchdog().last_operation(); }
+
   /// MPI's handle of the duplicate, for calls that smp does not have. Do not free it.
   [[nodiscard]] MPI_Comm handle() const noexcept { return place_->channel.comm(); }
 

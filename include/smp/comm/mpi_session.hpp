@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <smp/comm/mpi.hpp>
@@ -20,21 +21,27 @@ enum class MpiThreads : int {
   any = MPI_THREAD_MULTIPLE         ///< also streams with workers
 };
 
+/// Ends the job on all ranks, saying that this one has failed (`what` it did), and where it was.
+[[noreturn]] inline void end_mpi_job(const Mpi& world, const std::string& what) {
+  const std::string last = world.last_operation();
+  std::fprintf(stderr, "smp: world rank %d %s; its last operation was %s; ending the job\n", world.rank(), what.c_str(),
+               last.empty() ? "none" : last.c_str());
+  std::fflush(stderr);
+  MPI_Abort(world.handle(), EXIT_FAILURE);
+  std::abort();
+}
+
 /// Calls `function()`. If an exception leaves it, prints the exception and ends the job on all ranks: the others may
 /// wait for this rank in an operation that it will never come to.
 template <class F>
 void abort_on_exception(const Mpi& world, F&& function) {
   try {
     std::forward<F>(function)();
-    return;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "smp: world rank %d has thrown: %s; ending the job\n", world.rank(), e.what());
+    end_mpi_job(world, std::string("has thrown: ") + e.what());
   } catch (...) {
-    std::fprintf(stderr, "smp: world rank %d has thrown something that is no std::exception; ending the job\n",
-                 world.rank());
+    end_mpi_job(world, "has thrown something that is no std::exception");
   }
-  std::fflush(stderr);
-  MPI_Abort(world.handle(), EXIT_FAILURE);
 }
 
 /// MPI, from construction to destruction. In a program that has called `MPI_Init` itself it does neither begin nor end.
@@ -63,12 +70,7 @@ class MpiSession {
   /// may wait for this one, and would wait in `MPI_Finalize` as well.
   ~MpiSession() {
     if (!owner_ || !mpi_is_running()) return;
-    if (std::uncaught_exceptions() > unwinding_) {
-      std::fprintf(stderr, "smp: world rank %d leaves its MPI session by an exception; ending the job\n",
-                   world_->rank());
-      std::fflush(stderr);
-      MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-    }
+    if (std::uncaught_exceptions() > unwinding_) end_mpi_job(*world_, "leaves its MPI session by an exception");
     world_.reset();
     MPI_Finalize();
   }

@@ -62,12 +62,23 @@ class MpiWatchdog {
     std::erase_if(watched_, [&](const Watched& w) { return w.activity.get() == activity; });
   }
 
+  /// "all_reduce at train.cpp:80": the last operation of this process, in any group, if there was one. To call from the
+  /// thread that communicates.
+  [[nodiscard]] std::string last_operation() const {
+    const char* const file = last_file_.load(std::memory_order_relaxed);
+    if (file == nullptr) return {};
+    return std::string(name(board_->mine().operation.load(std::memory_order_relaxed))) + " at " +
+           place(file, last_line_.load(std::memory_order_relaxed));
+  }
+
   /// Marks an operation as running while it lives.
   class Running {
    public:
     /// Begins `call`.
     Running(MpiWatchdog& watchdog, Activity& activity, const Call& call) noexcept
         : notice_(watchdog.board_->mine()), activity_(activity) {
+      watchdog.last_file_.store(call.where.file_name(), std::memory_order_relaxed);
+      watchdog.last_line_.store(call.where.line(), std::memory_order_relaxed);
       activity.operation.store(call.operation, std::memory_order_relaxed);
       activity.file.store(call.where.file_name(), std::memory_order_relaxed);
       activity.line.store(call.where.line(), std::memory_order_relaxed);
@@ -156,6 +167,8 @@ class MpiWatchdog {
   std::condition_variable condition_;
   std::vector<Watched> watched_;
   bool closing_ = false;
+  std::atomic<const char*> last_file_{nullptr};
+  std::atomic<std::uint32_t> last_line_{0};
   std::thread thread_;
 };
 
