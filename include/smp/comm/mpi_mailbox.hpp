@@ -57,9 +57,9 @@ class MpiMailbox {
   /// Whether rank `peer` has ended cannot be known under MPI.
   [[nodiscard]] static bool gone(int /*peer*/) noexcept { return false; }
 
-  /// Lets other ranks run, if they share cores with this one.
+  /// Lets other ranks run: at once if they share cores with this one, else now and then.
   void pause() {
-    if (channel_->job()->gives_way()) ::sched_yield();
+    if (channel_->job()->gives_way() || ++pauses_ % 64 == 0) ::sched_yield();
   }
 
   /// A job that ends takes this process with it.
@@ -81,6 +81,7 @@ class MpiMailbox {
 
   std::shared_ptr<MpiChannel> channel_;
   std::list<Posted> posted_;
+  unsigned pauses_ = 0;
 };
 
 static_assert(Mailbox<MpiMailbox>);

@@ -31,6 +31,7 @@ class Self : public Operations<Self> {
     [[nodiscard]] static bool gone(int /*peer*/) noexcept { return true; }
     /// Nothing to wait for.
     static void pause() noexcept {}
+    /// A job of one rank does not end behind its back.
     [[nodiscard]] static bool ended(std::string& /*why*/) noexcept { return false; }
   };
   /// Boxes that stay empty.
