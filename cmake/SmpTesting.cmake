@@ -1,6 +1,9 @@
 # How a test is declared. Every test file is found by its folder (see tests/CMakeLists.txt).
 
 set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
+set(SMP_TEST_MAX_RANKS 8 CACHE STRING "Tests under MPI that need more ranks are left out")
+# A second MPI runs the code that a first one has run: it need not be optimised twice.
+set(SMP_MPI_TEST_OPTIONS "" CACHE STRING "Compiler options of the tests under MPI, after all others")
 
 # Open MPI refuses root and more ranks than cores unless told, and binds each of two ranks, helper threads included, to
 # one core. MPICH ignores these.
@@ -50,6 +53,9 @@ endfunction()
 # smp_mpi_tests(<target> <ranks>...): one test for each number of ranks, all with the same executable
 function(smp_mpi_tests target)
   foreach(n IN LISTS ARGN)
+    if(n GREATER SMP_TEST_MAX_RANKS)
+      continue()
+    endif()
     smp_test(${target}.${n} LABEL mpi PROCESSORS ${n}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>
                      ${MPIEXEC_POSTFLAGS})
