@@ -10,7 +10,9 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <smp/comm/threads.hpp>
@@ -64,11 +66,36 @@ inline void pin_rank(int rank, int ranks) noexcept {
   std::_Exit(EXIT_FAILURE);
 }
 
+/// Ends the process with a message if a rank calls `std::exit`, which would end all ranks and could call it a success.
+/// An object of the rank's thread: `std::exit` destroys those of the thread that calls it.
+class ExitGuard {
+ public:
+  /// For the thread of world rank `rank` of `team`.
+  ExitGuard(std::shared_ptr<Team> team, int rank) : team_(std::move(team)), rank_(rank) {}
+  ExitGuard(const ExitGuard&) = delete;
+  ExitGuard& operator=(const ExitGuard&) = delete;
+  ~ExitGuard() {
+    if (team_->finished(rank_)) return;
+    std::string others;
+    for (int r = 0; r < team_->size(); ++r) {
+      if (r != rank_) others += "; " + team_->whereabouts(r);
+    }
+    std::fprintf(stderr, "smp: world rank %d has called exit%s; ending the process\n", rank_, others.c_str());
+    std::fflush(stderr);
+    std::_Exit(EXIT_FAILURE);
+  }
+
+ private:
+  std::shared_ptr<Team> team_;
+  int rank_;
+};
+
 /// Calls `function(Threads& world)` on `ranks` threads, one per rank, and returns when all have returned.
 ///
 /// An exception that leaves the function on one rank ends the job: all other ranks throw `CommError` from the operation
 /// they wait in, or call next, with the text of the first exception, and `launch` rethrows that one. A rank that stays
-/// away is named by those who wait for it after `timeout`; if it then does not react either, the process ends.
+/// away is named by those who wait for it after `timeout`; if it then does not react either, the process ends. It also
+/// ends, with EXIT_FAILURE, when a rank calls `std::exit`.
 /// @throws the exception of the first rank that failed
 template <class F>
 void launch(int ranks, F&& function, LaunchOptions options = {}) {
@@ -81,6 +108,7 @@ void launch(int ranks, F&& function, LaunchOptions options = {}) {
   const auto room = std::make_shared<Room>(team, "WORLD", std::move(everyone));
 
   const auto run = [&](int rank) {
+    thread_local const ExitGuard guard(team, rank);
     if (options.pin) pin_rank(rank, ranks);
     try {
       Threads world(room, rank);

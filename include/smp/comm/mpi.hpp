@@ -90,6 +90,9 @@ class Mpi : public Operations<Mpi> {
   /// if there was none.
   [[nodiscard]] std::string last_operation() const { return place_->channel.job()->watchdog().last_operation(); }
 
+  /// Whether this process is in an operation of any group of this world.
+  [[nodiscard]] bool is_operating() const noexcept { return place_->channel.job()->watchdog().is_operating(); }
+
   /// MPI's handle of the duplicate, for calls that smp does not have. Do not free it.
   [[nodiscard]] MPI_Comm handle() const noexcept { return place_->channel.comm(); }
 

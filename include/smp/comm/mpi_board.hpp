@@ -31,7 +31,7 @@ class MpiBoard {
   struct alignas(64) Notice {
     std::atomic<int> world_rank{-1};                       ///< who writes here
     std::atomic<std::uint64_t> group{0};                   ///< identity of the group of the last operation
-    std::atomic<std::uint64_t> sequence{0};                ///< number of that operation in its group
+    std::atomic<std::uint64_t> sequence{0};                ///< operations of all ranks it has begun in that group
     std::atomic<Operation> operation{Operation::barrier};  ///< which operation that was
     std::atomic<bool> inside{false};                       ///< still in that operation
     std::atomic<bool> finished{false};                     ///< has ended its session

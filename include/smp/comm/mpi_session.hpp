@@ -21,12 +21,38 @@ enum class MpiThreads : int {
   any = MPI_THREAD_MULTIPLE         ///< also streams with workers
 };
 
+/// Notices that a rank calls `std::exit` while its session lasts, which one MPI reports as the end of a job that has
+/// succeeded. (`std::exit` ends sessions of static storage only, and those before this.)
+struct MpiExitGuard {
+  const Mpi* world = nullptr;  ///< of the session, while it lasts
+
+  MpiExitGuard() = default;
+  MpiExitGuard(const MpiExitGuard&) = delete;
+  MpiExitGuard& operator=(const MpiExitGuard&) = delete;
+  ~MpiExitGuard() {
+    // From within an operation it is MPI that exits, because another rank has ended the job.
+    if (world == nullptr || !mpi_is_running() || world->is_operating()) return;
+    const std::string last = world->last_operation();
+    std::fprintf(stderr, "smp: world rank %d has called exit; its last operation was %s; ending the job\n",
+                 world->rank(), last.empty() ? "none" : last.c_str());
+    std::fflush(stderr);
+    std::_Exit(EXIT_FAILURE);  // not MPI_Abort: this may be any thread
+  }
+
+  /// That of the process: there is one, as there is one MPI.
+  static MpiExitGuard& instance() {
+    static MpiExitGuard guard;
+    return guard;
+  }
+};
+
 /// Ends the job on all ranks, saying that this one has failed (`what` it did), and where it was.
 [[noreturn]] inline void end_mpi_job(const Mpi& world, const std::string& what) {
   const std::string last = world.last_operation();
   std::fprintf(stderr, "smp: world rank %d %s; its last operation was %s; ending the job\n", world.rank(), what.c_str(),
                last.empty() ? "none" : last.c_str());
   std::fflush(stderr);
+  MpiExitGuard::instance().world = nullptr;
   MPI_Abort(world.handle(), EXIT_FAILURE);
   std::abort();
 }
@@ -61,6 +87,7 @@ class MpiSession {
       }
     }
     world_.emplace(MPI_COMM_WORLD, options);
+    if (owner_) MpiExitGuard::instance().world = &*world_;
   }
 
   MpiSession(const MpiSession&) = delete;
@@ -70,6 +97,7 @@ class MpiSession {
   /// may wait for this one, and would wait in `MPI_Finalize` as well.
   ~MpiSession() {
     if (!owner_ || !mpi_is_running()) return;
+    MpiExitGuard::instance().world = nullptr;
     if (std::uncaught_exceptions() > unwinding_) end_mpi_job(*world_, "leaves its MPI session by an exception");
     world_.reset();
     MPI_Finalize();

@@ -34,6 +34,9 @@ class MpiWatchdog {
     std::atomic<Operation> operation{Operation::barrier};  ///< the last one begun
     std::atomic<const char*> file{""};                     ///< where it was called
     std::atomic<std::uint32_t> line{0};                    ///< where it was called
+    std::atomic<int> peer{-1};                             ///< the rank it sends to
+    std::atomic<int> source{-1};                           ///< the rank it receives from
+    std::atomic<std::uint64_t> collectives{0};             ///< operations begun that involve every rank
   };
 
   /// @param timeout how long one operation may take
@@ -71,6 +74,9 @@ class MpiWatchdog {
            place(file, last_line_.load(std::memory_order_relaxed));
   }
 
+  /// Whether the thread that communicates is in an operation.
+  [[nodiscard]] bool is_operating() const noexcept { return board_->mine().inside.load(); }
+
   /// Marks an operation as running while it lives.
   class Running {
    public:
@@ -82,9 +88,12 @@ class MpiWatchdog {
       activity.operation.store(call.operation, std::memory_order_relaxed);
       activity.file.store(call.where.file_name(), std::memory_order_relaxed);
       activity.line.store(call.where.line(), std::memory_order_relaxed);
+      activity.peer.store(call.peer, std::memory_order_relaxed);
+      activity.source.store(call.source, std::memory_order_relaxed);
       const std::uint64_t sequence = activity.ended.load(std::memory_order_relaxed) + 1;
+      if (!is_point_to_point(call.operation)) activity.collectives.fetch_add(1, std::memory_order_relaxed);
       notice_.group.store(activity.group_id, std::memory_order_relaxed);
-      notice_.sequence.store(sequence, std::memory_order_relaxed);
+      notice_.sequence.store(activity.collectives.load(std::memory_order_relaxed), std::memory_order_relaxed);
       notice_.operation.store(call.operation, std::memory_order_relaxed);
       notice_.inside.store(true, std::memory_order_release);
       activity.begun.store(sequence, std::memory_order_release);
@@ -121,7 +130,7 @@ class MpiWatchdog {
           w.sequence = begun;
           w.since = now;
         } else if (now - w.since >= timeout_) {
-          end_job(*w.activity, begun);
+          end_job(*w.activity);
         }
       }
       // Sixteen looks in one timeout: an operation is reported at most a sixteenth late.
@@ -129,10 +138,10 @@ class MpiWatchdog {
     }
   }
 
-  [[noreturn]] void end_job(const Activity& a, std::uint64_t sequence) const {
+  [[noreturn]] void end_job(const Activity& a) const {
     std::string missing;
-    for (const int r : a.group->world_ranks) {
-      const std::string where = whereabouts(r, a, sequence);
+    for (int r = 0; r < a.group->size(); ++r) {
+      const std::string where = is_awaited(a, r) ? whereabouts(a, r) : std::string();
       if (!where.empty()) missing += (missing.empty() ? "" : ", ") + where;
     }
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count();
@@ -145,8 +154,16 @@ class MpiWatchdog {
     std::_Exit(EXIT_FAILURE);
   }
 
-  /// Why `world_rank` may be the one that is waited for, or nothing.
-  [[nodiscard]] std::string whereabouts(int world_rank, const Activity& a, std::uint64_t sequence) const {
+  /// Whether the operation has to do with rank `r` of its group. All messages of an exchange are waited for at once.
+  [[nodiscard]] static bool is_awaited(const Activity& a, int r) {
+    if (r == a.group->rank) return false;
+    const Operation o = a.operation.load();
+    return !is_point_to_point(o) || o == Operation::exchange || r == a.peer.load() || r == a.source.load();
+  }
+
+  /// Why rank `r` of the group may be the one that is waited for, or nothing.
+  [[nodiscard]] std::string whereabouts(const Activity& a, int r) const {
+    const int world_rank = a.group->world_ranks[static_cast<std::size_t>(r)];
     const MpiBoard::Notice* n = board_->find(world_rank);
     const std::string who = "world rank " + std::to_string(world_rank);
     if (n == nullptr) return {};  // on another node, where its own watchdog looks on
@@ -156,7 +173,8 @@ class MpiWatchdog {
       const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(silent).count();
       return who + " gave no sign of life for " + std::to_string(ms) + " ms (stopped or dead)";
     }
-    if (n->group.load() == a.group_id && n->sequence.load() >= sequence) return {};
+    const bool has_come = n->group.load() == a.group_id && n->sequence.load() >= a.collectives.load();
+    if (has_come && !is_point_to_point(a.operation.load())) return {};
     return n->inside.load() ? who + " is in another operation (" + name(n->operation.load()) + ")"
                             : who + " is in its own code";
   }

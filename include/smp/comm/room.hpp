@@ -155,11 +155,13 @@ class Room {
   /// Says who is missing, to all ranks.
   [[nodiscard]] std::string missing(const Membership& group, const Call& call, std::uint64_t sequence) {
     if (team_->failed()) return team_->failure();
+    const bool left = someone_left(sequence);
     std::string who;
     for (std::size_t r = 0; r < seats_.size(); ++r) {
-      if (seats_[r].sequence.load() < sequence) who += (who.empty() ? "" : ", ") + team_->whereabouts(world_ranks_[r]);
+      const bool may_come = left && !team_->finished(world_ranks_[r]);
+      if (seats_[r].sequence.load() >= sequence || may_come) continue;
+      who += (who.empty() ? "" : ", ") + team_->whereabouts(world_ranks_[r]);
     }
-    const bool left = someone_left(sequence);
     report(group, call, who, !left);
     return team_->failure();
   }
