@@ -131,7 +131,7 @@ TEST_CASE("a split against another operation is named on every rank") {
         checked.all_reduce(stream, value, value, smp::sum);
       }
     });
-    CHECK(t.says("the ranks disagree about the operation: rank 0 calls barrier at checked.test.cpp:"));
+    CHECK(t.says("the ranks disagree about the operation: rank 0 calls split at checked.test.cpp:"));
     CHECK(sum_of_ranks(checked) == expected_sum(world.size()));
   });
 }

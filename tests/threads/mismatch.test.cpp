@@ -100,6 +100,32 @@ TEST_CASE("collective operations that differ are named on every rank, and the co
   }
 }
 
+TEST_CASE("a split against another operation is named on every rank, and the communicator stays usable") {
+  for (int ranks = 2; ranks <= 4; ++ranks) {
+    launch(ranks, [&](Threads& world) {
+      Performer<Threads> perform(world);
+      for (int o = 0; o < collectives; ++o) {
+        for (int deviating = 0; deviating < ranks; ++deviating) {
+          Step other;
+          other.operation = static_cast<Operation>(o);
+          const std::string text = thrown_by([&] {
+            if (world.rank() == deviating) {
+              (void)world.split(0, 0, "PART");
+            } else {
+              perform(other);
+            }
+          });
+          CAPTURE(text);
+          CHECK(text.find("the ranks disagree about the operation: rank 0 calls ") != std::string::npos);
+          CHECK(text.find("rank " + std::to_string(deviating) + " calls split at mismatch.test.cpp:") !=
+                std::string::npos);
+          CHECK(is_usable(perform));
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("messages whose sizes differ are an error on both sides, and the communicator stays usable") {
   launch(3, [](Threads& world) {
     Performer<Threads> perform(world);

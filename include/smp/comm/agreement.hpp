@@ -5,6 +5,7 @@
 /// What all ranks have to agree on before they perform a collective operation, and how a disagreement is told.
 
 #include <cstdint>
+#include <source_location>
 #include <string>
 
 #include <smp/comm/call.hpp>
@@ -44,6 +45,14 @@ struct Signature {
   return s;
 }
 
+/// A split, for comparison with other calls: a barrier that counts.
+[[nodiscard]] inline Call split_call(std::source_location where) noexcept {
+  Call call;
+  call.count = 1;
+  call.where = where;
+  return call;
+}
+
 /// "12 float", "3 elements of 24 bytes"
 [[nodiscard]] inline std::string amount(const Signature& s) {
   const bool sized = s.element == Element::opaque && s.element_bytes != 1;
@@ -53,7 +62,8 @@ struct Signature {
 
 /// "all_reduce of 12 float (sum) at train.cpp:80": one side of a disagreement.
 [[nodiscard]] inline std::string summary(const Signature& s) {
-  std::string text = name(s.operation);
+  const bool split = s.operation == Operation::barrier && s.count != 0;
+  std::string text = split ? "split" : name(s.operation);
   if (s.counts_size != 0) {
     text += std::string(" of ") + name(s.element) + " in " + std::to_string(s.counts_size) + " pieces";
   } else if (s.operation != Operation::barrier && s.operation != Operation::exchange) {
@@ -66,7 +76,8 @@ struct Signature {
 
 /// The field in which two signatures of a collective operation differ, or null.
 [[nodiscard]] inline const char* differing_field(const Signature& a, const Signature& b) noexcept {
-  if (a.operation != b.operation) return "operation";
+  const bool barriers = a.operation == Operation::barrier;  // one of which may be a split
+  if (a.operation != b.operation || (barriers && a.count != b.count)) return "operation";
   if (a.element != b.element || a.element_bytes != b.element_bytes) return "element type";
   if (a.reduction != b.reduction) return "reduction";
   if (a.root != b.root) return "root";

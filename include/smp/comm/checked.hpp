@@ -57,12 +57,10 @@ class Checked : public Decorator<Checked<C>, C> {
         options_(options),
         state_(std::make_shared<State>(this->mailbox(), static_cast<std::size_t>(this->size()))) {}
 
-  /// A part of the group, checked as well. Compared like a barrier.
+  /// A part of the group, checked as well. Compared is that all ranks call it.
   [[nodiscard]] Checked split(int colour, int key, std::string name,
                               std::source_location where = std::source_location::current()) {
-    Call call;
-    call.where = where;
-    if (this->size() > 1) agree(call);
+    if (this->size() > 1) agree(split_call(where));
     return Checked(this->inner().split(colour, key, std::move(name)), options_);
   }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,9 @@ class Threads : public Operations<Threads> {
 
   /// Cuts the group into parts: the ranks that give one `colour`, ordered by `key`, then by rank. All ranks call it.
   /// @param name what messages and counters call the part
-  [[nodiscard]] Threads split(int colour, int key, std::string name);
+  /// @throws CommError, on all ranks, if not all of them call it
+  [[nodiscard]] Threads split(int colour, int key, std::string name,
+                              std::source_location where = std::source_location::current());
 
   /// Boxes for notes between the ranks of the group, which nobody else uses. Collective.
   [[nodiscard]] ThreadMailbox mailbox() const {
@@ -81,6 +84,7 @@ class Threads : public Operations<Threads> {
   };
 
   void collective(const Call& call);
+  [[nodiscard]] std::string compare_calls();
   void move_data(const Call& call);
   void reduce_piece(const Call& call, const Pieces& pieces, bool to_own_piece);
   void gather(const Call& call);
@@ -119,17 +123,21 @@ void Threads::execute(const Call& call, Gate& gate) {
 
 inline void Threads::collective(const Call& call) {
   room().enter(group(), call);
-  // Every rank compares the same calls and comes to the same verdict.
-  std::string verdict;
-  const Signature first = signature(room().call(0));
-  for (int r = 1; r < size() && verdict.empty(); ++r) {
-    const Signature other = signature(room().call(r));
-    if (const char* field = differing_field(first, other)) verdict = disagreement(field, 0, first, r, other);
-  }
+  const std::string verdict = compare_calls();
   if (verdict.empty()) move_data(call);
   order_streaming_stores();
   room().leave(group());
   if (!verdict.empty()) throw CommError(describe(call, group()) + ": " + verdict);
+}
+
+/// How the calls of the ranks differ, or nothing. Every rank compares the same ones and comes to the same verdict.
+inline std::string Threads::compare_calls() {
+  const Signature first = signature(room().call(0));
+  for (int r = 1; r < size(); ++r) {
+    const Signature other = signature(room().call(r));
+    if (const char* field = differing_field(first, other)) return disagreement(field, 0, first, r, other);
+  }
+  return {};
 }
 
 inline void Threads::move_data(const Call& call) {
@@ -212,13 +220,16 @@ inline void Threads::swap_blocks(const Call& call) {
   }
 }
 
-inline Threads Threads::split(int colour, int key, std::string part_name) {
-  Call call;
-  call.operation = Operation::barrier;
+inline Threads Threads::split(int colour, int key, std::string part_name, std::source_location where) {
+  const Call call = split_call(where);
   Room::Seat& mine = room().seat(rank());
   mine.colour = colour;
   mine.key = key;
   room().enter(group(), call);
+  if (const std::string verdict = compare_calls(); !verdict.empty()) {
+    room().leave(group());
+    throw CommError(describe(call, group()) + ": " + verdict);
+  }
   std::vector<int> members;
   for (int r = 0; r < size(); ++r) {
     if (room().seat(r).colour == colour) members.push_back(r);
