@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,15 +46,15 @@ struct Step {
 };
 
 /// Places to call from.
-inline const std::array<std::source_location, 3> sites{
-    std::source_location::current(),
-    std::source_location::current(),
-    std::source_location::current(),
+inline const std::array<comm::CallSite, 3> sites{
+    comm::CallSite::current(),
+    comm::CallSite::current(),
+    comm::CallSite::current(),
 };
 
 /// "steps.hpp:49"
 inline std::string site_name(int site) {
-  const std::source_location& s = sites.at(static_cast<std::size_t>(site));
+  const comm::CallSite& s = sites.at(static_cast<std::size_t>(site));
   return comm::place(s.file_name(), s.line());
 }
 

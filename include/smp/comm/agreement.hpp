@@ -5,7 +5,6 @@
 /// What all ranks have to agree on before they perform a collective operation, and how a disagreement is told.
 
 #include <cstdint>
-#include <source_location>
 #include <string>
 
 #include <smp/comm/call.hpp>
@@ -46,7 +45,7 @@ struct Signature {
 }
 
 /// A split, for comparison with other calls: a barrier that counts.
-[[nodiscard]] inline Call split_call(std::source_location where) noexcept {
+[[nodiscard]] inline Call split_call(CallSite where) noexcept {
   Call call;
   call.count = 1;
   call.where = where;

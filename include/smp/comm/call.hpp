@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 #include <span>
 #include <string>
 #include <utility>
@@ -96,6 +95,32 @@ struct Transfer {
   }
 };
 
+/// A place in the source. Used as std::source_location is, which g++ 12 breaks: when it clones an inline function, the
+/// constants of that class stay behind in a section that the linker drops.
+class CallSite {
+ public:
+  /// No place.
+  constexpr CallSite() noexcept = default;
+
+  /// The place of the call that this is a default argument of.
+  [[nodiscard]] static constexpr CallSite current(const char* file = __builtin_FILE(),
+                                                  std::uint32_t line = __builtin_LINE()) noexcept {
+    CallSite site;
+    site.file_ = file;
+    site.line_ = line;
+    return site;
+  }
+
+  /// The path as the compiler was given it.
+  [[nodiscard]] constexpr const char* file_name() const noexcept { return file_; }
+  /// The number of the line, from 1.
+  [[nodiscard]] constexpr std::uint32_t line() const noexcept { return line_; }
+
+ private:
+  const char* file_ = "";
+  std::uint32_t line_ = 0;
+};
+
 /// One communication with its types erased. Which fields matter, and what `count` counts, depends on the operation.
 struct Call {
   Operation operation = Operation::barrier;  ///< which operation
@@ -113,7 +138,7 @@ struct Call {
   int peer = -1;                          ///< root, or the rank that is sent to
   int source = -1;                        ///< the rank that is received from
   std::span<const Transfer> transfers{};  ///< the messages of an `exchange`
-  std::source_location where{};           ///< where the operation was called
+  CallSite where{};                       ///< where the operation was called
 };
 
 /// Calls `f(Transfer)` for each message that this point-to-point call sends or receives.

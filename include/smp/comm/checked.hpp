@@ -13,7 +13,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -58,8 +57,7 @@ class Checked : public Decorator<Checked<C>, C> {
         state_(std::make_shared<State>(this->mailbox(), static_cast<std::size_t>(this->size()))) {}
 
   /// A part of the group, checked as well. Compared is that all ranks call it.
-  [[nodiscard]] Checked split(int colour, int key, std::string name,
-                              std::source_location where = std::source_location::current()) {
+  [[nodiscard]] Checked split(int colour, int key, std::string name, CallSite where = CallSite::current()) {
     if (this->size() > 1) agree(split_call(where));
     return Checked(this->inner().split(colour, key, std::move(name)), options_);
   }

@@ -73,11 +73,10 @@ concept HostCommunicator = Communicator<C> && requires(C& c, const Call& call) {
 
 /// What a caller may say about an operation: its purpose. Remembers where it was called.
 struct Tag {
-  Purpose purpose;             ///< what the operation is for
-  std::source_location where;  ///< where it was called
+  Purpose purpose;  ///< what the operation is for
+  CallSite where;   ///< where it was called
   /// Implicit, so that a plain `Purpose::gradient` can be passed.
-  constexpr Tag(Purpose p = Purpose::other, std::source_location w = std::source_location::current()) noexcept
-      : purpose(p), where(w) {}
+  constexpr Tag(Purpose p = Purpose::other, CallSite w = CallSite::current()) noexcept : purpose(p), where(w) {}
 };
 
 /// The typed operations of a communicator, made of its `enqueue`. A base of every communicator `Self`.

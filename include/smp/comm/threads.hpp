@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,8 +32,7 @@ class Threads : public Operations<Threads> {
   /// Cuts the group into parts: the ranks that give one `colour`, ordered by `key`, then by rank. All ranks call it.
   /// @param name what messages and counters call the part
   /// @throws CommError, on all ranks, if not all of them call it
-  [[nodiscard]] Threads split(int colour, int key, std::string name,
-                              std::source_location where = std::source_location::current());
+  [[nodiscard]] Threads split(int colour, int key, std::string name, CallSite where = CallSite::current());
 
   /// Boxes for notes between the ranks of the group, which nobody else uses. Collective.
   [[nodiscard]] ThreadMailbox mailbox() const {
@@ -220,7 +218,7 @@ inline void Threads::swap_blocks(const Call& call) {
   }
 }
 
-inline Threads Threads::split(int colour, int key, std::string part_name, std::source_location where) {
+inline Threads Threads::split(int colour, int key, std::string part_name, CallSite where) {
   const Call call = split_call(where);
   Room::Seat& mine = room().seat(rank());
   mine.colour = colour;
