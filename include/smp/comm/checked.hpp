@@ -124,7 +124,10 @@ class Checked : public Decorator<Checked<C>, C> {
       });
       std::erase_if(pending_, [&](const Pending& p) { return checked_.is_crossed(p.transfer.peer, p.mine); });
       std::vector<int> peers;
-      for (const Pending& p : pending_) peers.push_back(p.transfer.peer);
+      for (const Pending& p : pending_) {
+        const int peer = p.transfer.peer;
+        if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
+      }
       const std::string why = checked_.gives_up(call_, peers, deadline_);
       if (!why.empty()) {
         for (const Pending& p : pending_) checked_.retract(p.transfer.peer, p.mine.kind);
@@ -278,16 +281,20 @@ class Checked : public Decorator<Checked<C>, C> {
   [[nodiscard]] std::string gives_up(const Call& call, const std::vector<int>& peers, Clock::time_point deadline) {
     const bool late = !peers.empty() && Clock::now() >= deadline;
     std::string missing;
+    bool several = false;
     for (const int peer : peers) {
       if (!late && !state_->box.gone(peer)) continue;
       hear(call);  // what it posted before it went
       if (!late && !of(peer).notes.empty()) continue;
-      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(peer);
+      several = !missing.empty();
+      missing += (several ? ", rank " : "rank ") + std::to_string(peer);
     }
     if (missing.empty()) return {};
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count();
-    return missing + " has not come to " + summary(signature(call)) + ", called by rank " +
-           std::to_string(this->rank()) + (late ? ", within " + std::to_string(ms) + " ms" : ", and has returned");
+    return missing + (several ? " have" : " has") + " not come to " + summary(signature(call)) + ", called by rank " +
+           std::to_string(this->rank()) +
+           (late ? ", within " + std::to_string(ms) + " ms"
+                 : std::string(several ? ", and have" : ", and has") + " returned");
   }
 
   Answer disagree(const char* field, int peer, const Note& mine, const Note& theirs) {
