@@ -12,7 +12,7 @@
 
 #include <smp/comm/communicator.hpp>
 
-#include "support/oracle.hpp"
+#include "comm/typed_calls.hpp"
 
 namespace smp::testing {
 
@@ -33,15 +33,17 @@ inline std::vector<int> contents(int from, int to, int number, std::size_t size)
 }
 
 /// Everybody sends to the next and receives from the previous rank, once around.
-template <class T, class W>
-void check_ring(W& world, std::size_t n) {
+template <class W>
+void check_ring(W& world, std::size_t n, const MoveCalls<W>& calls) {
   HostStream stream;
-  Guarded<T> travelling(n), received(n);
-  small_integers<T>(world.rank()).fill(travelling.span());
+  CAPTURE(calls.element);
+  CAPTURE(n);
+  Guarded travelling(n, calls.bytes), received(n, calls.bytes);
+  calls.integers(world.rank()).fill(travelling.bytes());
   for (int step = 1; step <= world.size(); ++step) {
-    world.send_recv(stream, travelling.span(), next(world), received.span(), previous(world));
-    std::copy_n(received.span().begin(), n, travelling.span().begin());
-    CHECK(small_integers<T>(previous(world, step)).matches(received.span()));
+    calls.send_recv(world, stream, travelling.bytes(), next(world), received.bytes(), previous(world));
+    std::copy(received.bytes().begin(), received.bytes().end(), travelling.bytes().begin());
+    CHECK(calls.integers(previous(world, step)).matches(received.bytes()));
     CHECK((travelling.intact() && received.intact()));
   }
 }

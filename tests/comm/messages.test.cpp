@@ -18,9 +18,9 @@ constexpr std::array<std::size_t, 5> sizes{0, 1, 17, 4096, 70001};
 
 TEST_CASE("a message that goes around comes back whole") {
   on_ranks(worlds, [](World& world) {
-    for_each_type(AllElements(), [&]<class T>() {
-      for (const std::size_t n : sizes) check_ring<T>(world, n);
-    });
+    for (const auto& calls : all_moves<World>()) {
+      for (const std::size_t n : sizes) check_ring(world, n, calls);
+    }
   });
 }
 

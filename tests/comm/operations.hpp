@@ -2,7 +2,8 @@
 #pragma once
 
 /// @file
-/// Every collective operation on one element type: the bodies of tests that run on several communicators.
+/// Every collective operation, held against what all ranks know of each other's inputs: the bodies of tests that run on
+/// several communicators.
 
 #include <array>
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 #include <smp/comm/communicator.hpp>
 
-#include "support/full.hpp"
+#include "comm/typed_calls.hpp"
 #include "support/oracle.hpp"
 
 namespace smp::testing {
@@ -36,131 +37,132 @@ inline std::vector<std::size_t> uneven_counts(int ranks, std::size_t n) {
   return counts;
 }
 
-/// The collective operations of one world on elements `T`, each held against the small integers of all ranks. Every
-/// check also looks at the bytes beside the output and at the input.
-template <class T, class W>
+/// The operations of one world on elements of one type, each held against the small integers of all ranks. Every check
+/// also looks at the bytes beside the output and at the input.
+template <class W>
 class OperationsOn {
  public:
-  OperationsOn(W& world, InPlace choice, HostStream::Mode mode = HostStream::Mode::at_once)
+  /// @param mode the stream that operations are enqueued in
+  OperationsOn(W& world, InPlace choice, const MoveCalls<W>& type, HostStream::Mode mode = HostStream::Mode::at_once)
       : world_(world),
+        type_(type),
         stream_(mode),
         ranks_(static_cast<std::size_t>(world.size())),
         in_place_(in_place(choice, world.rank())) {
-    for (int r = 0; r < world.size(); ++r) inputs_.push_back(small_integers<T>(r));
+    for (int r = 0; r < world.size(); ++r) inputs_.push_back(type.integers(r));
   }
 
-  template <class Op>
-  void all_reduce(Op op, const Pattern<T>& expected, std::size_t n) {
-    Guarded<T> in(n), out(n);
-    mine().fill(in.span());
-    Guarded<T>& target = in_place_ ? in : out;
-    world_.all_reduce(stream_, in.span(), target.span(), op);
+  void all_reduce(const ReductionCalls<W>& calls, std::size_t n) {
+    Guarded in(n, type_.bytes), out(n, type_.bytes);
+    mine().fill(in.bytes());
+    Guarded& target = in_place_ ? in : out;
+    calls.all_reduce(world_, stream_, in.bytes(), target.bytes());
     stream_.synchronize();
-    CHECK(expected.matches(target.span()));
+    CHECK(calls.reduced_integers(world_.size()).matches(target.bytes()));
     unchanged(in, out);
   }
 
-  template <class Op>
-  void reduce(Op op, const Pattern<T>& expected, std::size_t n, int root) {
-    Guarded<T> in(n), out(n);
-    mine().fill(in.span());
-    Guarded<T>& target = in_place_ ? in : out;
-    world_.reduce(stream_, in.span(), target.span(), op, root);
+  void reduce(const ReductionCalls<W>& calls, std::size_t n, int root) {
+    Guarded in(n, type_.bytes), out(n, type_.bytes);
+    mine().fill(in.bytes());
+    Guarded& target = in_place_ ? in : out;
+    calls.reduce(world_, stream_, in.bytes(), target.bytes(), root);
     stream_.synchronize();
     if (world_.rank() == root) {
-      CHECK(expected.matches(target.span()));
+      CHECK(calls.reduced_integers(world_.size()).matches(target.bytes()));
       unchanged(in, out);
     } else {
-      CHECK((mine().matches(in.span()) && in.intact() && out.untouched()));
+      CHECK((mine().matches(in.bytes()) && in.intact() && out.untouched()));
     }
   }
 
-  template <class Op>
-  void reduce_scatter(Op op, const Pattern<T>& expected, std::size_t n) {
+  void reduce_scatter(const ReductionCalls<W>& calls, std::size_t n) {
     const std::vector<std::size_t> equal(ranks_, n);
-    scatter(expected, equal, [&](auto in, auto out) { world_.reduce_scatter(stream_, in, out, op); });
+    scatter(calls, equal, false);
   }
 
-  template <class Op>
-  void reduce_scatter_v(Op op, const Pattern<T>& expected, std::span<const std::size_t> counts) {
-    scatter(expected, counts, [&](auto in, auto out) { world_.reduce_scatter_v(stream_, in, out, counts, op); });
-  }
+  void reduce_scatter_v(const ReductionCalls<W>& calls, Counts counts) { scatter(calls, counts, true); }
 
   void all_gather(std::size_t n) {
     const std::vector<std::size_t> equal(ranks_, n);
-    gather(equal, [&](auto in, auto out) { world_.all_gather(stream_, in, out); });
+    gather(equal, false);
   }
 
-  void all_gather_v(std::span<const std::size_t> counts) {
-    gather(counts, [&](auto in, auto out) { world_.all_gather_v(stream_, in, out, counts); });
-  }
+  void all_gather_v(Counts counts) { gather(counts, true); }
 
   void all_to_all(std::size_t n) {
-    Guarded<T> in(ranks_ * n), out(ranks_ * n);
-    mine().fill(in.span());
-    Guarded<T>& target = in_place_ ? in : out;
-    world_.all_to_all(stream_, in.span(), target.span());
+    Guarded in(ranks_ * n, type_.bytes), out(ranks_ * n, type_.bytes);
+    mine().fill(in.bytes());
+    Guarded& target = in_place_ ? in : out;
+    type_.all_to_all(world_, stream_, in.bytes(), target.bytes());
     stream_.synchronize();
     bool right = true;
-    for (std::size_t r = 0; r < ranks_; ++r) {
-      right = right && inputs_[r].matches(target.span().subspan(r * n, n), self() * n);
-    }
+    for (std::size_t r = 0; r < ranks_; ++r) right = right && inputs_[r].matches(part(target, r * n, n), self() * n);
     CHECK(right);
     unchanged(in, out);
   }
 
   void broadcast(std::size_t n, int root) {
-    Guarded<T> buffer(n);
-    mine().fill(buffer.span());
-    world_.broadcast(stream_, buffer.span(), root);
+    Guarded buffer(n, type_.bytes);
+    mine().fill(buffer.bytes());
+    type_.broadcast(world_, stream_, buffer.bytes(), root);
     stream_.synchronize();
-    CHECK(inputs_[static_cast<std::size_t>(root)].matches(buffer.span()));
+    CHECK(inputs_[static_cast<std::size_t>(root)].matches(buffer.bytes()));
     CHECK(buffer.intact());
   }
 
  private:
-  [[nodiscard]] const Pattern<T>& mine() const { return inputs_[self()]; }
+  [[nodiscard]] const Pattern& mine() const { return inputs_[self()]; }
   [[nodiscard]] std::size_t self() const { return static_cast<std::size_t>(world_.rank()); }
-
-  void unchanged(Guarded<T>& in, Guarded<T>& out) {
-    CHECK((in.intact() && out.intact()));
-    CHECK(in_place_ ? out.untouched() : mine().matches(in.span()));
+  [[nodiscard]] OutBytes part(Guarded& buffer, std::size_t first, std::size_t n) const {
+    return buffer.bytes().subspan(first * type_.bytes, n * type_.bytes);
   }
 
-  static std::size_t before(std::span<const std::size_t> counts, std::size_t rank) {
+  void unchanged(Guarded& in, Guarded& out) {
+    CHECK((in.intact() && out.intact()));
+    CHECK((in_place_ ? out.untouched() : mine().matches(in.bytes())));
+  }
+
+  static std::size_t before(Counts counts, std::size_t rank) {
     std::size_t sum = 0;
     for (const std::size_t n : counts.first(rank)) sum += n;
     return sum;
   }
 
-  template <class Call>
-  void scatter(const Pattern<T>& expected, std::span<const std::size_t> counts, Call call) {
+  void scatter(const ReductionCalls<W>& calls, Counts counts, bool v) {
     const std::size_t first = before(counts, self());
     const std::size_t own = counts[self()];
     const std::size_t whole = before(counts, ranks_);
-    Guarded<T> in(whole), out(own);
-    mine().fill(in.span());
-    const std::span<T> target = in_place_ ? in.span().subspan(first, own) : out.span();
-    call(in.span(), target);
+    Guarded in(whole, type_.bytes), out(own, type_.bytes);
+    mine().fill(in.bytes());
+    const OutBytes target = in_place_ ? part(in, first, own) : out.bytes();
+    if (v) {
+      calls.reduce_scatter_v(world_, stream_, in.bytes(), target, counts);
+    } else {
+      calls.reduce_scatter(world_, stream_, in.bytes(), target);
+    }
     stream_.synchronize();
-    CHECK(expected.matches(target, first));
+    CHECK(calls.reduced_integers(world_.size()).matches(target, first));
     CHECK((in.intact() && out.intact()));
-    CHECK(mine().matches(in.span().first(first)));
-    CHECK(mine().matches(in.span().subspan(first + own), first + own));
-    CHECK(in_place_ ? out.untouched() : mine().matches(in.span().subspan(first, own), first));
+    CHECK(mine().matches(part(in, 0, first)));
+    CHECK(mine().matches(part(in, first + own, whole - first - own), first + own));
+    CHECK((in_place_ ? out.untouched() : mine().matches(part(in, first, own), first)));
   }
 
-  template <class Call>
-  void gather(std::span<const std::size_t> counts, Call call) {
+  void gather(Counts counts, bool v) {
     const std::size_t own = counts[self()];
-    Guarded<T> in(own), out(before(counts, ranks_));
-    const std::span<T> source = in_place_ ? out.span().subspan(before(counts, self()), own) : in.span();
+    Guarded in(own, type_.bytes), out(before(counts, ranks_), type_.bytes);
+    const OutBytes source = in_place_ ? part(out, before(counts, self()), own) : in.bytes();
     mine().fill(source);
-    call(std::span<const T>(source), out.span());
+    if (v) {
+      type_.all_gather_v(world_, stream_, source, out.bytes(), counts);
+    } else {
+      type_.all_gather(world_, stream_, source, out.bytes());
+    }
     stream_.synchronize();
     bool right = true;
     for (std::size_t r = 0; r < ranks_; ++r) {
-      right = right && inputs_[r].matches(out.span().subspan(before(counts, r), counts[r]));
+      right = right && inputs_[r].matches(part(out, before(counts, r), counts[r]));
     }
     CHECK(right);
     CHECK(mine().matches(source));
@@ -168,47 +170,52 @@ class OperationsOn {
   }
 
   W& world_;
+  const MoveCalls<W>& type_;
   HostStream stream_;
   std::size_t ranks_;
   bool in_place_;
-  std::vector<Pattern<T>> inputs_;
+  std::vector<Pattern> inputs_;
 };
 
-/// The reductions of one world, size and choice of buffers under `op`.
-template <class T, class W, class Op>
-void check_reductions(W& world, InPlace choice, std::size_t n, Op op,
+/// What to say when a check fails.
+template <class W>
+std::string circumstances(const W& world, const char* element, const char* reduction, std::size_t n, InPlace choice) {
+  constexpr std::array<const char*, 3> places{"nobody", "everybody", "odd ranks"};
+  return "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ", " + std::to_string(n) +
+         " " + element + ", " + reduction + ", in place: " + places[static_cast<std::size_t>(choice)];
+}
+
+/// The reductions of one world, size and choice of buffers.
+template <class W>
+void check_reductions(W& world, InPlace choice, std::size_t n, const ReductionCalls<W>& calls,
                       HostStream::Mode mode = HostStream::Mode::at_once) {
-  OperationsOn<T, W> on(world, choice, mode);
-  const Pattern<T> expected = reduced_integers<Op, T>(world.size());
-  const int root = static_cast<int>(n % static_cast<std::size_t>(world.size()));
-  on.all_reduce(op, expected, n);
-  on.reduce(op, expected, n, root);
-  on.reduce_scatter(op, expected, n);
-  on.reduce_scatter_v(op, expected, uneven_counts(world.size(), n));
+  INFO(circumstances(world, calls.element, calls.reduction, n, choice));
+  OperationsOn<W> on(world, choice, calls, mode);
+  on.all_reduce(calls, n);
+  on.reduce(calls, n, static_cast<int>(n % static_cast<std::size_t>(world.size())));
+  on.reduce_scatter(calls, n);
+  on.reduce_scatter_v(calls, uneven_counts(world.size(), n));
 }
 
 /// The operations that only move data, likewise.
-template <class T, class W>
-void check_moves(W& world, InPlace choice, std::size_t n, HostStream::Mode mode = HostStream::Mode::at_once) {
-  OperationsOn<T, W> on(world, choice, mode);
+template <class W>
+void check_moves(W& world, InPlace choice, std::size_t n, const MoveCalls<W>& calls,
+                 HostStream::Mode mode = HostStream::Mode::at_once) {
+  INFO(circumstances(world, calls.element, "moved", n, choice));
+  OperationsOn<W> on(world, choice, calls, mode);
   on.all_gather(n);
   on.all_gather_v(uneven_counts(world.size(), n));
   on.all_to_all(n);
   on.broadcast(n, static_cast<int>(n % static_cast<std::size_t>(world.size())));
 }
 
-/// Everything on elements `T` with each of `sizes`.
-template <class T, class W>
-void check_operations(W& world, std::span<const std::size_t> sizes) {
+/// Everything on elements of each type of the list, with each of `sizes`.
+template <class W, class List = AllElements>
+void check_operations(W& world, std::span<const std::size_t> sizes, List = {}) {
   for (const std::size_t n : sizes) {
     for (const InPlace choice : in_place_choices) {
-      CAPTURE(world.size());
-      CAPTURE(world.rank());
-      CAPTURE(type_name<T>());
-      CAPTURE(n);
-      CAPTURE(static_cast<int>(choice));
-      check_moves<T>(world, choice, n);
-      for_each_reduction<T>([&](auto op) { check_reductions<T>(world, choice, n, op); });
+      for (const auto& calls : all_moves<W, List>()) check_moves(world, choice, n, calls);
+      for (const auto& calls : all_reductions<W, List>()) check_reductions(world, choice, n, calls);
     }
   }
 }

@@ -5,6 +5,7 @@
 /// Reductions of values that round: the bodies of tests that run on several communicators.
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -12,53 +13,51 @@
 
 #include <smp/comm/communicator.hpp>
 
-#include "support/oracle.hpp"
+#include "comm/typed_calls.hpp"
 
 namespace smp::testing {
 
-/// Calls `f(op)`, which has to give the same bits as the serial loop over ranks 0 to n-1, in every operation that
-/// reduces, on every rank, each time.
-template <class T, class Op, class W>
-void check_ordered_sums(W& world, std::size_t n, Op op) {
+inline bool equal_bits(InBytes a, InBytes b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+/// A reduction has the same bits as the serial loop over ranks 0 to n-1, in every operation, on every rank, each time.
+template <class W>
+void check_ordered_sums(W& world, std::size_t n, const ReductionCalls<W>& calls) {
   HostStream stream;
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto self = static_cast<std::size_t>(world.rank());
-  std::vector<T> in(n), expected(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    in[i] = random_value<T>(world.rank(), i);
-    expected[i] = reduced_random<Op, T>(world.size(), i);
-  }
-  const auto equal_bits = [](std::span<const T> a, std::span<const T> b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](T x, T y) { return bits(x) == bits(y); });
-  };
-  CAPTURE(type_name<T>());
+  const std::vector<std::byte> in = calls.random(world.rank(), n);
+  const std::vector<std::byte> expected = calls.reduced_random(world.size(), n);
+  CAPTURE(calls.element);
+  CAPTURE(calls.reduction);
   CAPTURE(n);
   for (int run = 0; run < 2; ++run) {
     CAPTURE(run);
-    std::vector<T> out(n);
-    world.all_reduce(stream, in, out, op);
+    std::vector<std::byte> out(in.size());
+    calls.all_reduce(world, stream, in, out);
     CHECK(equal_bits(out, expected));
 
-    std::vector<T> in_place = in;
-    world.all_reduce(stream, in_place, in_place, op);
+    std::vector<std::byte> in_place = in;
+    calls.all_reduce(world, stream, in_place, in_place);
     CHECK(equal_bits(in_place, expected));
 
     const int root = world.size() - 1;
-    std::vector<T> at_root(world.rank() == root ? n : 0);
-    world.reduce(stream, in, at_root, op, root);
+    std::vector<std::byte> at_root(world.rank() == root ? in.size() : 0);
+    calls.reduce(world, stream, in, at_root, root);
     if (world.rank() == root) CHECK(equal_bits(at_root, expected));
 
     const std::size_t piece = n / ranks;
-    std::vector<T> mine(piece);
-    world.reduce_scatter(stream, std::span(in).first(piece * ranks), mine, op);
-    CHECK(equal_bits(mine, std::span(expected).subspan(self * piece, piece)));
+    std::vector<std::byte> mine(piece * calls.bytes);
+    calls.reduce_scatter(world, stream, InBytes(in).first(piece * ranks * calls.bytes), mine);
+    CHECK(equal_bits(mine, InBytes(expected).subspan(self * mine.size(), mine.size())));
 
     // All that is left goes to the last rank.
     std::vector<std::size_t> counts(ranks, piece / 2);
     counts.back() = n - (ranks - 1) * (piece / 2);
-    mine.resize(counts[self]);
-    world.reduce_scatter_v(stream, in, mine, counts, op);
-    CHECK(equal_bits(mine, std::span(expected).subspan(self * (piece / 2), counts[self])));
+    mine.resize(counts[self] * calls.bytes);
+    calls.reduce_scatter_v(world, stream, in, mine, counts);
+    CHECK(equal_bits(mine, InBytes(expected).subspan(self * (piece / 2) * calls.bytes, mine.size())));
   }
 }
 

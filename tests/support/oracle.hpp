@@ -84,50 +84,76 @@ inline std::uint64_t mixed(std::uint64_t rank, std::uint64_t index) {
 }
 
 /// Values that repeat every `period` elements; long buffers are filled and compared run by run. The period is a prime,
-/// so that no piece, segment or cache line that went to the wrong place looks right.
-template <class T>
+/// so that no piece, segment or cache line that went to the wrong place looks right. Bytes, whatever their type is:
+/// what does not depend on the type is compiled once.
 class Pattern {
  public:
   static constexpr std::size_t period = 251;
-  std::array<T, period> values{};
+
+  /// Element `i` of a period is `value(i)`.
+  template <class T, class F>
+  static Pattern of(F value) {
+    Pattern p;
+    p.element_bytes_ = sizeof(T);
+    p.values_.resize(period * sizeof(T));
+    for (std::size_t i = 0; i < period; ++i) {
+      const T x = value(i);
+      std::memcpy(p.values_.data() + i * sizeof(T), &x, sizeof(T));
+    }
+    return p;
+  }
 
   /// Copies elements `first`, `first + 1`, ... of the endless sequence to `to`.
-  void fill(std::span<T> to, std::size_t first = 0) const {
+  void fill(std::span<std::byte> to, std::size_t first = 0) const {
     for_runs(to.size(), first, [&](std::size_t at, std::size_t in_period, std::size_t n) {
-      std::memcpy(to.data() + at, values.data() + in_period, n * sizeof(T));
+      std::memcpy(to.data() + at, values_.data() + in_period, n);
       return true;
     });
   }
+  template <class T>
+  void fill(std::span<T> to, std::size_t first = 0) const {
+    fill(std::as_writable_bytes(to), first);
+  }
 
   /// Whether `found` has the bits of elements `first`, `first + 1`, ...
-  [[nodiscard]] bool matches(std::span<const T> found, std::size_t first = 0) const {
+  [[nodiscard]] bool matches(std::span<const std::byte> found, std::size_t first = 0) const {
     return for_runs(found.size(), first, [&](std::size_t at, std::size_t in_period, std::size_t n) {
-      return std::memcmp(found.data() + at, values.data() + in_period, n * sizeof(T)) == 0;
+      return std::memcmp(found.data() + at, values_.data() + in_period, n) == 0;
     });
+  }
+  template <class T>
+  [[nodiscard]] bool matches(std::span<T> found, std::size_t first = 0) const {
+    return matches(std::as_bytes(found), first);
   }
 
  private:
   template <class F>
-  static bool for_runs(std::size_t size, std::size_t first, F f) {
-    for (std::size_t at = 0; at < size;) {
-      const std::size_t in_period = (first + at) % period;
-      const std::size_t n = std::min(size - at, period - in_period);
+  bool for_runs(std::size_t bytes, std::size_t first, F f) const {
+    std::size_t in_period = first % period * element_bytes_;
+    for (std::size_t at = 0; at < bytes;) {
+      const std::size_t n = std::min(bytes - at, values_.size() - in_period);
       if (!f(at, in_period, n)) return false;
       at += n;
+      in_period = 0;
     }
     return true;
   }
+
+  std::size_t element_bytes_ = 1;
+  std::vector<std::byte> values_;
 };
 
-/// The input of one rank: integers so small that the sums of eight ranks are exact in every type.
+/// Element `i` of the input of one rank: integers so small that the sums of eight ranks are exact in every type.
 template <class T>
-Pattern<T> small_integers(int rank) {
-  Pattern<T> p;
+T small_integer(int rank, std::size_t i) {
   const int lowest = std::is_unsigned_v<T> ? 0 : -7;
-  for (std::size_t i = 0; i < p.period; ++i) {
-    p.values[i] = rounded<T>(lowest + static_cast<int>(mixed(static_cast<std::uint64_t>(rank), i) % 15));
-  }
-  return p;
+  return rounded<T>(lowest + static_cast<int>(mixed(static_cast<std::uint64_t>(rank), i) % 15));
+}
+
+/// The input of one rank.
+template <class T>
+Pattern small_integers(int rank) {
+  return Pattern::of<T>([rank](std::size_t i) { return small_integer<T>(rank, i); });
 }
 
 /// One reduction of values in rank order, computed in `A`. The averages divide by the number of ranks at the end.
@@ -151,16 +177,12 @@ A fold(std::span<const A> by_rank) {
 
 /// The reduction of the small integers of `ranks` ranks: computed in double, and exact.
 template <class Op, class T>
-Pattern<T> reduced_integers(int ranks) {
-  std::vector<Pattern<T>> inputs;
-  for (int r = 0; r < ranks; ++r) inputs.push_back(small_integers<T>(r));
-  Pattern<T> p;
-  std::vector<double> by_rank(inputs.size());
-  for (std::size_t i = 0; i < p.period; ++i) {
-    for (std::size_t r = 0; r < inputs.size(); ++r) by_rank[r] = as_double(inputs[r].values[i]);
-    p.values[i] = rounded<T>(fold<Op, double>(by_rank));
-  }
-  return p;
+Pattern reduced_integers(int ranks) {
+  return Pattern::of<T>([ranks](std::size_t i) {
+    std::array<double, 16> by_rank{};
+    for (int r = 0; r < ranks; ++r) by_rank[static_cast<std::size_t>(r)] = as_double(small_integer<T>(r, i));
+    return rounded<T>(fold<Op, double>(std::span<const double>(by_rank.data(), static_cast<std::size_t>(ranks))));
+  });
 }
 
 /// A value of one rank that makes every sum round: magnitudes differ, integers fill their type and wrap around.
@@ -186,34 +208,32 @@ T reduced_random(int ranks, std::size_t i) {
   return T(fold<Op, A>(std::span<const A>(by_rank.data(), static_cast<std::size_t>(ranks))));
 }
 
-/// A buffer between guard bytes. Begins one element after a 64-byte boundary, where streaming stores have a head and a
-/// tail to treat.
-template <class T>
+/// A buffer of `elements` between guard bytes. Begins one element after a 64-byte boundary, where streaming stores have
+/// a head and a tail to treat.
 class Guarded {
  public:
-  explicit Guarded(std::size_t size) : memory_(size * sizeof(T) + 4 * guard, fence), size_(size) {
+  Guarded(std::size_t elements, std::size_t element_bytes)
+      : memory_(elements * element_bytes + 4 * guard, fence), size_(elements * element_bytes) {
     const std::size_t past = reinterpret_cast<std::uintptr_t>(memory_.data()) % guard;
-    begin_ = guard + (guard - past) + sizeof(T);
+    begin_ = guard + (guard - past) + element_bytes;
   }
 
-  [[nodiscard]] std::span<T> span() { return {reinterpret_cast<T*>(memory_.data() + begin_), size_}; }
+  [[nodiscard]] std::span<std::byte> bytes() noexcept { return {memory_.data() + begin_, size_}; }
 
   /// Nobody has written beside the buffer.
-  [[nodiscard]] bool intact() const {
-    const auto is_fence = [](std::byte b) { return b == fence; };
-    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(begin_);
-    return std::all_of(memory_.begin(), begin, is_fence) &&
-           std::all_of(begin + static_cast<std::ptrdiff_t>(size_ * sizeof(T)), memory_.end(), is_fence);
-  }
+  [[nodiscard]] bool intact() const { return fenced(0, begin_) && fenced(begin_ + size_, memory_.size()); }
 
   /// Nobody has written to the buffer either.
-  [[nodiscard]] bool untouched() const {
-    return std::all_of(memory_.begin(), memory_.end(), [](std::byte b) { return b == fence; });
-  }
+  [[nodiscard]] bool untouched() const { return fenced(0, memory_.size()); }
 
  private:
   static constexpr std::size_t guard = 64;
   static constexpr std::byte fence{0xa5};
+
+  [[nodiscard]] bool fenced(std::size_t begin, std::size_t end) const {
+    return std::all_of(memory_.data() + begin, memory_.data() + end, [](std::byte b) { return b == fence; });
+  }
+
   std::vector<std::byte> memory_;
   std::size_t size_;
   std::size_t begin_ = 0;

@@ -20,14 +20,14 @@ TEST_CASE("a message of 2.2 GB arrives whole") {
   if (!full()) return;
   on_ranks({2}, [](World& world) {
     smp::HostStream stream;
-    const Pattern<std::uint8_t> sent = small_integers<std::uint8_t>(0);
+    const Pattern sent = small_integers<std::uint8_t>(0);
     std::vector<std::uint8_t> buffer(bytes);
     if (world.rank() == 0) {
-      sent.fill(buffer);
+      sent.fill(std::span(buffer));
       world.send(stream, buffer, 1);
     } else {
       world.recv(stream, buffer, 0);
-      CHECK(sent.matches(buffer));
+      CHECK(sent.matches(std::span(buffer)));
     }
   });
 }
@@ -37,9 +37,9 @@ TEST_CASE("an all_reduce of 2.2 GB reaches every element") {
   on_ranks({2}, [](World& world) {
     smp::HostStream stream;
     std::vector<std::int8_t> buffer(bytes);
-    small_integers<std::int8_t>(world.rank()).fill(buffer);
+    small_integers<std::int8_t>(world.rank()).fill(std::span(buffer));
     world.all_reduce(stream, buffer, buffer, smp::sum);
-    CHECK(reduced_integers<smp::Sum, std::int8_t>(2).matches(buffer));
+    CHECK(reduced_integers<smp::Sum, std::int8_t>(2).matches(std::span(buffer)));
   });
 }
 

@@ -22,11 +22,12 @@ using smp::HostStream;
 constexpr auto worker = HostStream::Mode::worker;
 
 TEST_CASE("every operation can be enqueued in a stream with a worker") {
-  on_ranks({1, 2, 3, 4}, [](World& world) {
+  const auto calls = reduction_calls<smp::BFloat16, smp::Sum, World>();
+  on_ranks({1, 2, 3, 4}, [&](World& world) {
     for (const std::size_t n : {std::size_t{0}, std::size_t{17}, std::size_t{30011}}) {
       for (const InPlace choice : in_place_choices) {
-        check_moves<float>(world, choice, n, worker);
-        check_reductions<smp::BFloat16>(world, choice, n, smp::sum, worker);
+        check_moves(world, choice, n, calls, worker);
+        check_reductions(world, choice, n, calls, worker);
       }
     }
   });
