@@ -226,7 +226,7 @@ Outcome run(Performer<C>& perform, const std::vector<Step>& program, Dice& pause
       return true;
     } catch (const smp::CommError& e) {
       ++outcome.thrown;
-      outcome.text = e.what();
+      outcome.text += std::string(outcome.text.empty() ? "" : "; then ") + e.what();
       return false;
     }
   };
@@ -250,10 +250,16 @@ int rounds_wanted() {
 #endif
 }
 
+#if SMP_TEST_MPI
+constexpr std::chrono::milliseconds timeout{1500};
+#else
+constexpr std::chrono::milliseconds timeout{sanitized ? 1500 : 700};
+#endif
+
 TEST_CASE("random programs with random deviations: one exception a rank and deviation, and everything matches again") {
   on_ranks({2, 3, 4}, [](World& world) {
     // Short, because about one deviation in a hundred makes ranks wait in a circle, where only the time can tell.
-    Checked<World> checked(world, CheckOptions{.timeout = std::chrono::milliseconds(sanitized ? 1500 : 700)});
+    Checked<World> checked(world, CheckOptions{.timeout = timeout});
     Performer<Checked<World>> perform(checked);
     Dice pauses(static_cast<std::uint64_t>(1000 + world.rank()));
     int deviations = 0;
@@ -266,7 +272,7 @@ TEST_CASE("random programs with random deviations: one exception a rank and devi
       timeouts += o.text.find(" not come to ") != std::string::npos ? 1 : 0;
       if (o.right && o.thrown == (round.deviates ? 1 : 0)) continue;
       INFO("seed " << seed << ": " << round.deviation << "; rank " << world.rank() << ", thrown " << o.thrown
-                   << " times, last: " << o.text);
+                   << " times: " << o.text);
       CHECK(o.right);
       CHECK(o.thrown == (round.deviates ? 1 : 0));
       break;

@@ -116,6 +116,7 @@ class Checked : public Decorator<Checked<C>, C> {
 
     template <class Begin>
     bool look(Begin begin) {
+      const bool late = Clock::now() >= deadline_;  // before looking: what came in time counts
       checked_.hear(call_);
       std::erase_if(pending_, [&](const Pending& p) {
         const Answer answer = checked_.answer(p.transfer.peer, p.mine);
@@ -128,7 +129,7 @@ class Checked : public Decorator<Checked<C>, C> {
         const int peer = p.transfer.peer;
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
       }
-      const std::string why = checked_.gives_up(call_, peers, deadline_);
+      const std::string why = checked_.gives_up(call_, peers, late);
       if (!why.empty()) {
         for (const Pending& p : pending_) checked_.retract(p.transfer.peer, p.mine.kind);
         pending_.clear();
@@ -162,6 +163,7 @@ class Checked : public Decorator<Checked<C>, C> {
     }
     const auto deadline = Clock::now() + options_.timeout;
     for (bool refused = false;;) {
+      const bool late = Clock::now() >= deadline;  // before looking: what came in time counts
       hear(call);
       std::erase_if(missing, [&](int peer) {
         const Answer a = answer(peer, mine);
@@ -170,7 +172,7 @@ class Checked : public Decorator<Checked<C>, C> {
       });
       if (refused) raise(call);
       if (missing.empty()) return;
-      const std::string why = gives_up(call, missing, deadline);
+      const std::string why = gives_up(call, missing, late);
       if (!why.empty()) {
         for (int peer = 0; peer < this->size(); ++peer) {
           if (peer != this->rank()) retract(peer, mine.kind);
@@ -278,13 +280,12 @@ class Checked : public Decorator<Checked<C>, C> {
   }
 
   /// Why to wait no longer for `peers`: the time is over, or one of them has returned. Empty: no reason.
-  [[nodiscard]] std::string gives_up(const Call& call, const std::vector<int>& peers, Clock::time_point deadline) {
-    const bool late = !peers.empty() && Clock::now() >= deadline;
+  [[nodiscard]] std::string gives_up(const Call& call, const std::vector<int>& peers, bool late) {
     std::string missing;
     bool several = false;
     for (const int peer : peers) {
       if (!late && !state_->box.gone(peer)) continue;
-      hear(call);  // what it posted before it went
+      if (!late) hear(call);  // what it posted before it went
       if (!late && !of(peer).notes.empty()) continue;
       several = !missing.empty();
       missing += (several ? ", rank " : "rank ") + std::to_string(peer);
