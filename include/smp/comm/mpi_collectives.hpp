@@ -140,7 +140,7 @@ class MpiSegmentedReduction {
       : c_(channel), call_(call), pieces_(pieces), delivery_(delivery) {
     const std::size_t wanted = c_.job()->options().segment;
     const std::size_t bytes =
-        wanted != 0 ? wanted : std::max(private_cache_bytes() / 4 / c_.ranks(), std::size_t{4096});
+        wanted != 0 ? wanted : std::max(private_cache_bytes() / 8 / c_.ranks(), std::size_t{4096});
     segment_ = std::max(bytes / call.element_bytes, std::size_t{1});
     std::size_t longest = 0;
     for (std::size_t r = 0; r < c_.ranks(); ++r) longest = std::max(longest, pieces_.size(r));

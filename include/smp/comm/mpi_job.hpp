@@ -29,8 +29,8 @@ struct MpiOptions {
   Clock::duration timeout = std::chrono::seconds(60);
   /// Bytes of the largest single message handed to MPI; larger ones are cut. At most what an `int` counts.
   std::size_t largest_message = max_mpi_count;
-  /// Bytes of the segments in which reductions overlap sums and messages; 0: half of a core's own cache, shared by the
-  /// two segments of every rank.
+  /// Bytes of the segments in which reductions overlap sums and messages; 0: a quarter of a core's own cache, shared by
+  /// the two segments of every rank.
   std::size_t segment = 0;
 };
 

@@ -97,11 +97,27 @@ struct ReduceBuffers {
 /// Reduces `count` elements starting `offset` elements into every buffer.
 using ReduceKernel = void (*)(const ReduceBuffers&, std::size_t offset, std::size_t count, Store);
 
+/// Two inputs, one output, sums kept in the element type: element by element, without a buffer between.
+template <class T, class Op>
+void reduce_pair(const T* first, const T* second, T* result, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    result[i] = ReductionTraits<Op>::finish(ReductionTraits<Op>::combine(first[i], second[i]), 2);
+  }
+}
+
 /// The kernel for elements `T` under `Op`. Works in blocks that stay in the first-level cache, so that every input is
 /// read once and every output written once whatever the number of ranks.
 template <class T, class Op>
 void reduce_in_rank_order(const ReduceBuffers& buffers, std::size_t offset, std::size_t count, Store store) {
   using Acc = typename ElementTraits<T>::Accumulator;
+  if constexpr (std::is_same_v<T, Acc>) {
+    if (buffers.ranks == 2 && buffers.copies == 1 && store == Store::cached) {
+      reduce_pair<T, Op>(reinterpret_cast<const T*>(buffers.inputs[0]) + offset,
+                         reinterpret_cast<const T*>(buffers.inputs[1]) + offset,
+                         reinterpret_cast<T*>(buffers.outputs[0]) + offset, count);
+      return;
+    }
+  }
   constexpr std::size_t block = 8192 / sizeof(Acc);
   alignas(64) Acc acc[block];
   alignas(64) T result[std::is_same_v<T, Acc> ? 1 : block];
