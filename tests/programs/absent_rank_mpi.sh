@@ -17,8 +17,8 @@ for operation in all_reduce message barrier; do
       stop) must_say "${waiting}world rank 1 gave no sign of life for [0-9]+ ms \(stopped or dead\); ending the job" 3 ;;
       block) must_say "${waiting}world rank 1 is in its own code; ending the job" 3 ;;
       return) must_say "${waiting}world rank 1 has ended its session; ending the job" 3 ;;
-      throw) must_say "smp: world rank 1 has thrown: layer 3 is out of memory; its last operation was $called at" 3 ;;
-      exit) must_say "smp: world rank 1 has called exit; its last operation was $called at" 3 ;;
+      throw) must_say "smp: world rank 1 has thrown: layer 3 is out of memory; its last operation was $called at absent_rank.hpp:[0-9]+ on WORLD group \(world ranks 0,1,2\), rank 1" 3 ;;
+      exit) must_say "smp: world rank 1 has called exit; its last operation was $called at absent_rank.hpp:[0-9]+ on WORLD group \(world ranks 0,1,2\), rank 1" 3 ;;
     esac
     case $deviation in
       compute | misuse) must_succeed ;;

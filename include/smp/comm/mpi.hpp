@@ -86,8 +86,8 @@ class Mpi : public Operations<Mpi> {
     mpi_finish_messages(place_->channel, call);
   }
 
-  /// "all_reduce at train.cpp:80": the last operation of this process in any group of this world, for messages; empty
-  /// if there was none.
+  /// "all_reduce at train.cpp:80 on TP group (...), rank 1": the last operation of this process in any group of this
+  /// world, for messages; empty if there was none.
   [[nodiscard]] std::string last_operation() const { return place_->channel.job()->watchdog().last_operation(); }
 
   /// Whether this process is in an operation of any group of this world.

@@ -65,13 +65,13 @@ class MpiWatchdog {
     std::erase_if(watched_, [&](const Watched& w) { return w.activity.get() == activity; });
   }
 
-  /// "all_reduce at train.cpp:80": the last operation of this process, in any group, if there was one. To call from the
-  /// thread that communicates.
+  /// "all_reduce at train.cpp:80 on TP group (...), rank 1": the last operation of this process, if there was one. To
+  /// call from the thread that communicates.
   [[nodiscard]] std::string last_operation() const {
     const char* const file = last_file_.load(std::memory_order_relaxed);
     if (file == nullptr) return {};
     return std::string(name(board_->mine().operation.load(std::memory_order_relaxed))) + " at " +
-           place(file, last_line_.load(std::memory_order_relaxed));
+           place(file, last_line_.load(std::memory_order_relaxed)) + last_group();
   }
 
   /// Whether the thread that communicates is in an operation.
@@ -116,6 +116,16 @@ class MpiWatchdog {
     std::uint64_t sequence = 0;  // of the operation seen running last
     Clock::time_point since{};
   };
+
+  /// " on " and the group of the last operation, while its communicator lives.
+  [[nodiscard]] std::string last_group() const {
+    const std::uint64_t id = board_->mine().group.load(std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    for (const Watched& w : watched_) {
+      if (w.activity->group_id == id) return " on " + describe(*w.activity->group);
+    }
+    return {};
+  }
 
   void watch() {
     std::unique_lock lock(mutex_);
@@ -181,7 +191,7 @@ class MpiWatchdog {
 
   std::unique_ptr<MpiBoard> board_;
   Clock::duration timeout_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable condition_;
   std::vector<Watched> watched_;
   bool closing_ = false;
