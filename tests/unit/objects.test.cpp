@@ -41,8 +41,8 @@ void check_round_trip(const T& object) {
   CHECK(unpack_all<T>(bytes) == object);
   // Cut anywhere, it is damaged; so it is with a byte too many.
   for (std::size_t n = 0; n < bytes.size(); ++n) {
-    CHECK_THROWS_WITH_AS(static_cast<void>(unpack_all<T>(std::span(bytes).first(n))),
-                         doctest::Contains("smp: a received object is damaged"), CommError);
+    const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    CHECK_THROWS_WITH_AS(static_cast<void>(unpack_all<T>(part)), doctest::Contains(" bytes expected, "), CommError);
   }
   Bytes longer = bytes;
   longer.push_back(std::byte{0});
