@@ -1,15 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // needs: mpi
 // MPI ranks of which one, or all, throw between collective operations; the first argument says how the program deals
-// with exceptions.
+// with exceptions. Says so if anything collective is called while an exception unwinds the stack: other ranks would
+// have to come to it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string_view>
 
 #include <smp/comm/mpi_session.hpp>
 
 #include "throws.hpp"
+
+namespace {
+
+void collective(const char* function) {
+  if (std::uncaught_exceptions() > 0) std::fprintf(stderr, "wrong: %s while unwinding\n", function);
+}
+
+}  // namespace
+
+// MPI's profiling interface.
+extern "C" int MPI_Comm_free(MPI_Comm* comm) {
+  collective("MPI_Comm_free");
+  return PMPI_Comm_free(comm);
+}
+extern "C" int MPI_Barrier(MPI_Comm comm) {
+  collective("MPI_Barrier");
+  return PMPI_Barrier(comm);
+}
+extern "C" int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
+  collective("MPI_Ibarrier");
+  return PMPI_Ibarrier(comm, request);
+}
+extern "C" int MPI_Finalize() {
+  collective("MPI_Finalize");
+  return PMPI_Finalize();
+}
 
 namespace {
 

@@ -18,6 +18,7 @@ ends() {
   ((status != 0 && status != 124)) || { echo "exit code $status"; exit 1; }
   ((elapsed < 4000)) || { echo "took $elapsed ms, limit 4000"; exit 1; }
   grep -qE -e "$2" "$work/out" || { echo "expected: $2"; exit 1; }
+  if grep -F 'wrong:' "$work/out"; then exit 1; fi
 }
 
 last='its last operation was broadcast at throws.hpp:[0-9]+; ending the job'
@@ -28,4 +29,6 @@ ends uncaught "$user_text"
 ends caught_by_one 'waited 2000 ms; missing: .*world rank 1 is in another operation \(barrier\)'
 
 echo "== all"
-timeout 60 $MPIEXEC 4 "$PROGRAMS/throws_mpi" all
+timeout 60 $MPIEXEC 4 "$PROGRAMS/throws_mpi" all 2>"$work/err" || { cat "$work/err"; exit 1; }
+cat "$work/err"
+if grep -F 'wrong:' "$work/err"; then exit 1; fi
