@@ -5,6 +5,7 @@
 /// What surrounds a module while it runs: stream, memory, communicators, random numbers, and the strategy that brings
 /// its parameters. It is an argument, so that several trainers can live in one process.
 
+#include <cstdint>
 #include <exception>
 #include <type_traits>
 #include <utility>
@@ -26,9 +27,9 @@ struct NoHooks {};
 template <class Stream, class Groups, class Hooks = NoHooks>
 class Context {
  public:
-  /// @param random of the run; modules draw from streams of their own
-  Context(Stream& stream, Memory& memory, Groups& groups, RandomStream random, Hooks* hooks = nullptr)
-      : stream_(&stream), memory_(&memory), groups_(&groups), random_(random), hooks_(hooks) {}
+  /// @param seed of the run's random numbers
+  Context(Stream& stream, Memory& memory, Groups& groups, std::uint64_t seed, Hooks* hooks = nullptr)
+      : stream_(&stream), memory_(&memory), groups_(&groups), seed_(seed), hooks_(hooks) {}
 
   /// What kernels are enqueued in.
   [[nodiscard]] Stream& stream() const noexcept { return *stream_; }
@@ -36,9 +37,18 @@ class Context {
   [[nodiscard]] Memory& memory() const noexcept { return *memory_; }
   /// The communicators, by kind of group.
   [[nodiscard]] Groups& groups() const noexcept { return *groups_; }
-  /// Random numbers of this step.
-  [[nodiscard]] const RandomStream& random() const noexcept { return random_; }
+  /// The random numbers of one place in the model at one step. A value that belongs to an element of a sample is drawn
+  /// at `at.first_sample` times the elements of a sample plus its place in the micro-batch.
+  [[nodiscard]] RandomStream random(const RandomSite& site, const RandomPosition& at) const noexcept {
+    return {seed_, site.stream + at.step * 0x9E3779B97F4A7C15u};
+  }
+  /// The seed of the run.
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
+  /// The step and the samples that run now. A module whose backward draws again keeps a copy in its `Saved`.
+  RandomPosition position{};
+  /// False while a model is evaluated: nothing is dropped.
+  bool training = true;
   /// The micro-batch that runs is the last one before the optimizer: gradients may be reduced as they are completed.
   bool last_microbatch = true;
 
@@ -72,7 +82,9 @@ class Context {
   /// The same surroundings with another strategy.
   template <class H>
   [[nodiscard]] Context<Stream, Groups, H> with(H& hooks) const {
-    Context<Stream, Groups, H> inner(*stream_, *memory_, *groups_, random_, &hooks);
+    Context<Stream, Groups, H> inner(*stream_, *memory_, *groups_, seed_, &hooks);
+    inner.position = position;
+    inner.training = training;
     inner.last_microbatch = last_microbatch;
     return inner;
   }
@@ -81,7 +93,7 @@ class Context {
   Stream* stream_;
   Memory* memory_;
   Groups* groups_;
-  RandomStream random_;
+  std::uint64_t seed_;
   Hooks* hooks_;
 };
 

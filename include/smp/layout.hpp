@@ -88,6 +88,8 @@ class Layout {
         const std::string name = path + std::string(field.name);
         if constexpr (std::derived_from<Member, ParameterBase>) {
           add(member, sizeof(typename Member::value_type), name, unit, field.options);
+        } else if constexpr (std::same_as<Member, RandomSite>) {
+          member.stream = stream_of(name);
         } else {
           walk(member, name + ".", unit, inside, degree);
         }

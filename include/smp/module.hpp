@@ -11,7 +11,10 @@
 ///     static constexpr auto fields();           // its parameters and children, by name
 ///
 /// `forward` is const because several micro-batches are in flight. `Saved` can be made without arguments, and
-/// `saved = {}` frees what it holds and keeps its capacity.
+/// `saved = {}` frees what it holds and keeps its capacity. Whoever calls `backward` says that afterwards, so that
+/// activations are freed while backward goes back.
+///
+/// A backward may also come in two parts (`SplitBackward`).
 
 #include <concepts>
 #include <string>
@@ -23,8 +26,14 @@
 
 namespace smp {
 
-/// The two directions in which a unit is passed.
-enum class Phase : unsigned char { forward, backward };
+/// How a unit is passed: forward, and backward at once or in two parts, of which only the last completes the gradients
+/// of its parameters.
+enum class Phase : unsigned char { forward, backward, backward_input, backward_params };
+
+/// True for the passes after which the gradients of a unit's parameters are complete.
+[[nodiscard]] constexpr bool completes_gradients(Phase phase) noexcept {
+  return phase == Phase::backward || phase == Phase::backward_params;
+}
 
 /// Parameters whose values come and go together: a repeated layer, an element of a sequence, a member marked `AsUnit`.
 struct Unit {
@@ -59,6 +68,23 @@ concept SplitBackward =
       { m.backward_input(ctx, dy, saved) } -> std::same_as<GradOf<typename M::Input>>;
       m.backward_params(ctx, saved);
     };
+
+/// The first part of a module's backward; all of it if the module has no parts.
+template <class M, class Ctx>
+[[nodiscard]] GradOf<typename M::Input> backward_input(M& m, Ctx& ctx, const GradOf<typename M::Output>& dy,
+                                                       typename M::Saved& saved) {
+  if constexpr (requires { m.backward_input(ctx, dy, saved); }) {
+    return m.backward_input(ctx, dy, saved);
+  } else {
+    return m.backward(ctx, dy, saved);
+  }
+}
+
+/// The second part of a module's backward, if it has parts.
+template <class M, class Ctx>
+void backward_params(M& m, Ctx& ctx, typename M::Saved& saved) {
+  if constexpr (requires { m.backward_params(ctx, saved); }) m.backward_params(ctx, saved);
+}
 
 /// A module around another that adds no name: `inner()` is the other.
 template <class M>

@@ -44,12 +44,25 @@ struct RandomStream {
     return static_cast<double>(bits(position) >> 11) * 0x1p-53;
   }
 
- private:
+  /// The 128 bits at the positions 2 * index and 2 * index + 1, for whoever needs many.
   [[nodiscard]] constexpr std::array<std::uint32_t, 4> block(std::uint64_t index) const noexcept {
     return philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
                    static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   }
+};
+
+/// A place in a model that draws random numbers: a dropout. A module lists it in `fields()`, and the layout gives it
+/// the stream of its path, so that two places never draw the same numbers, whatever runs when and on which rank.
+struct RandomSite {
+  std::uint64_t stream = 0;  ///< of the place
+};
+
+/// What is being computed, as far as random numbers depend on it. The same numbers are drawn when a forward pass is
+/// repeated, and for any cut of a batch into micro-batches and ranks.
+struct RandomPosition {
+  std::uint64_t step = 0;          ///< of the optimizer
+  std::uint64_t first_sample = 0;  ///< number, in the global batch, of the first sample of the micro-batch
 };
 
 /// The number of the stream that belongs to a name: FNV-1a, 64 bits.

@@ -84,14 +84,16 @@ class TensorOf {
   TensorOf(Memory& memory, const Shape& shape, MemoryUse use = MemoryUse::activation)
       : storage_(memory.allocate(shape.elements() * sizeof(T), use)), shape_(shape) {}
 
-  TensorOf(const TensorOf& other) noexcept : storage_(other.storage_), shape_(other.shape_) {
+  TensorOf(const TensorOf& other) noexcept : storage_(other.storage_), offset_(other.offset_), shape_(other.shape_) {
     if (storage_ != nullptr) storage_->handles.fetch_add(1, std::memory_order_relaxed);
   }
-  TensorOf(TensorOf&& other) noexcept : storage_(std::exchange(other.storage_, nullptr)), shape_(other.shape_) {
-    other.shape_ = Shape{};
-  }
+  TensorOf(TensorOf&& other) noexcept
+      : storage_(std::exchange(other.storage_, nullptr)),
+        offset_(std::exchange(other.offset_, 0)),
+        shape_(std::exchange(other.shape_, Shape{})) {}
   TensorOf& operator=(TensorOf other) noexcept {
     std::swap(storage_, other.storage_);
+    std::swap(offset_, other.offset_);
     std::swap(shape_, other.shape_);
     return *this;
   }
@@ -119,6 +121,28 @@ class TensorOf {
   [[nodiscard]] T* begin() noexcept { return data(); }
   /// Behind the last element.
   [[nodiscard]] T* end() noexcept { return data() + size(); }
+  /// The rows `first` to `first + count` along the first dimension: a handle to the same elements.
+  /// @throws ConfigError if there are no such rows
+  [[nodiscard]] TensorOf slice(std::int64_t first, std::int64_t count) const {
+    if (shape_.rank() == 0 || first < 0 || count < 0 || first + count > shape_[0]) {
+      throw ConfigError("a tensor of shape " + to_string(shape_) + " has no rows " + std::to_string(first) + " to " +
+                        std::to_string(first + count));
+    }
+    TensorOf part = *this;
+    part.shape_ = shape_.with(0, count);
+    part.offset_ += shape_.with(0, first).elements();
+    return part;
+  }
+  /// The same elements in another shape.
+  /// @throws ConfigError if that has another number of elements
+  [[nodiscard]] TensorOf reshaped(const Shape& shape) const {
+    if (shape.elements() != shape_.elements()) {
+      throw ConfigError("a tensor of shape " + to_string(shape_) + " cannot become " + to_string(shape));
+    }
+    TensorOf same = *this;
+    same.shape_ = shape;
+    return same;
+  }
   /// Handles that refer to the elements.
   [[nodiscard]] int handles() const noexcept {
     return storage_ == nullptr ? 0 : storage_->handles.load(std::memory_order_relaxed);
@@ -126,9 +150,10 @@ class TensorOf {
 
  private:
   static_assert(std::is_trivially_copyable_v<T>, "smp::TensorOf: elements must be trivially copyable");
-  [[nodiscard]] T* bytes() const noexcept { return reinterpret_cast<T*>(storage_->data()); }
+  [[nodiscard]] T* bytes() const noexcept { return reinterpret_cast<T*>(storage_->data()) + offset_; }
 
   Memory::Storage* storage_ = nullptr;
+  std::size_t offset_ = 0;  // elements before the first
   Shape shape_{};
 };
 
@@ -143,8 +168,9 @@ struct GradOfT<Ids> {
   using type = NoGrad;
 };
 
-/// How a type of tensor is looked at. Specialise it for tensors of your own: with `element`, `data`, `shape`, and
-/// `make`, which returns one of a shape whose elements are to be filled.
+/// How a type of tensor is looked at. Specialise it for tensors of your own: with `element`, `data`, `shape`, `make`,
+/// which returns one of a shape whose elements are to be filled, and `slice`, which returns some rows (the same
+/// elements or a copy), for batches that are cut.
 template <class T>
 struct TensorTraits {};
 
@@ -159,6 +185,10 @@ struct TensorTraits<TensorOf<T>> {
   static const Shape& shape(const TensorOf<T>& t) noexcept { return t.shape(); }
   /// A tensor to fill.
   static TensorOf<T> make(Memory& memory, const Shape& shape) { return TensorOf<T>(memory, shape); }
+  /// Some rows along the first dimension.
+  static TensorOf<T> slice(const TensorOf<T>& t, std::int64_t first, std::int64_t count) {
+    return t.slice(first, count);
+  }
 };
 
 /// A type that stands for a tensor: ours, or one with `TensorTraits`.

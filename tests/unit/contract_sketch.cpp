@@ -266,7 +266,7 @@ Log run(typename Net::Module<Stage> m) {
   Groups groups(Topology{}, Topology{}.rank({.pp = Stage, .tp = 0, .rdp = 0}));
   smp::Layout layout(m);
   Engine engine{compute, gather, reduce, groups, log};
-  smp::Context<Stream, Groups, Engine> ctx(compute, memory, groups, {}, &engine);
+  smp::Context<Stream, Groups, Engine> ctx(compute, memory, groups, 0, &engine);
   static_assert(smp::Module<typename Net::Module<Stage>, decltype(ctx)>);
   Net::step<Stage>(ctx, m, {Ids(memory, {rows}), Ids(memory, {rows})});
   engine.step(layout);
