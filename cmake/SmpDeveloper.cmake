@@ -36,28 +36,35 @@ function(smp_read out file key)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
 endfunction()
 
+# What a "// needs:" line can name: NEED_<name> is the target that is linked for it, if that is here.
+set(NEED_mpi smp::mpi)
+set(NEED_io smp::io)
+set(NEED_eigen Eigen3::Eigen)
+set(known_needs mpi io eigen)
+find_package(Eigen3 3.3 QUIET NO_MODULE)
+
 # smp_can_build(<out> <file>): whether everything named in the file's "// needs:" lines is here
 function(smp_can_build out file)
   smp_read(needs "${file}" needs)
   set(${out} ON PARENT_SCOPE)
   foreach(need IN LISTS needs)
-    if(NOT need STREQUAL "mpi")
-      message(FATAL_ERROR "${file}: '// needs: ${need}' is unknown; known: mpi")
+    if(NOT need IN_LIST known_needs)
+      message(FATAL_ERROR "${file}: '// needs: ${need}' is unknown; known: ${known_needs}")
     endif()
-    if(NOT SMP_HAVE_MPI)
+    if(NOT TARGET ${NEED_${need}})
       set(${out} OFF PARENT_SCOPE)
     endif()
   endforeach()
 endfunction()
 
-# smp_executable(<name> <sources>...): an executable of this repository: warnings on, smp::mpi linked if the first source
-# says "// needs: mpi"
+# smp_executable(<name> <sources>...): an executable of this repository: warnings on, and what the "// needs:" line of the
+# first source names is linked
 function(smp_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE smp::smp smp_warnings)
   list(GET ARGN 0 first)
   smp_read(needs "${first}" needs)
-  if("mpi" IN_LIST needs)
-    target_link_libraries(${name} PRIVATE smp::mpi)
-  endif()
+  foreach(need IN LISTS needs)
+    target_link_libraries(${name} PRIVATE ${NEED_${need}})
+  endforeach()
 endfunction()

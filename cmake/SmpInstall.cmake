@@ -13,6 +13,12 @@ elseif(SMP_ENABLE_MPI)
   # No MPI on the machine that installs says nothing about the one that compiles.
   install(FILES ${smp_mpi_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/smp/comm)
 endif()
+if(SMP_HAVE_IO)
+  install(TARGETS smp_io EXPORT smp-io FILE_SET HEADERS)
+  install(EXPORT smp-io NAMESPACE smp:: FILE smp-io-targets.cmake DESTINATION ${package_dir})
+elseif(SMP_ENABLE_IO)
+  install(FILES ${smp_io_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/smp/io)
+endif()
 
 configure_package_config_file(cmake/smpConfig.cmake.in smpConfig.cmake INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may break.

@@ -10,6 +10,7 @@ packages=(
   g++ clang-16 cmake ninja-build ccache pkg-config
   libopenmpi-dev openmpi-bin mpich libmpich-dev
   doctest-dev libcli11-dev libbenchmark-dev
+  nlohmann-json3-dev libssl-dev libeigen3-dev
   doxygen clang-format-16 clang-tidy-16
 )
 presets=(release mpich asan tsan clang)

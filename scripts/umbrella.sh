@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes include/smp/smp.hpp: every public header that needs neither MPI nor CUDA nor NCCL. With --check only says whether
-# it is up to date.
+# Writes include/smp/smp.hpp: every public header that needs no outside library. With --check only says whether it is up
+# to date.
 set -euo pipefail
 cd "$(dirname "$0")/../include"
 
@@ -10,10 +10,11 @@ text() {
 #pragma once
 
 /// @file
-/// All of smp that needs neither MPI nor CUDA nor NCCL. Written by scripts/umbrella.sh.
+/// All of smp that needs no outside library. Written by scripts/umbrella.sh.
 
 HEADER
-  find smp -name '*.hpp' ! -path smp/smp.hpp ! -path 'smp/comm/mpi*' ! -path 'smp/comm/nccl*' ! -path 'smp/device/cuda*' |
+  find smp -name '*.hpp' ! -path smp/smp.hpp ! -path 'smp/comm/mpi*' ! -path 'smp/comm/nccl*' \
+    ! -path 'smp/device/cuda*' ! -path 'smp/io/*' |
     LC_ALL=C sort | sed 's/.*/#include <&>/'
 }
 

@@ -11,5 +11,5 @@ trap 'rm -rf "$folder"' EXIT
 mpi=(! -path 'smp/comm/mpi*')
 (($# == 0)) || mpi=()
 (cd "$include" && find smp -name '*.hpp' "${mpi[@]}" ! -path 'smp/comm/nccl*' ! -path 'smp/device/cuda*') |
-  sed 's/.*/#include <&>/' >"$folder/all.cpp"
+  sed 's|^smp/io/.*|#if __has_include(<nlohmann/json.hpp>)\n#include <&>\n#endif|; t; s/.*/#include <&>/' >"$folder/all.cpp"
 "$tidy" --quiet --config-file="$include/../.clang-tidy" "$folder/all.cpp" -- -std=c++20 "-I$include" "$@"

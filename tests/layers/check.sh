@@ -36,6 +36,7 @@ cd "$1"
     to = $3
     if (to == "mpi.h" && self !~ /^comm\/mpi/) complain("<mpi.h> belongs in comm/mpi* only")
     if (to == "nccl.h" && self !~ /^comm\/nccl/) complain("<nccl.h> belongs in comm/nccl* only")
+    if (to ~ /^(nlohmann|openssl)\// && self !~ /^io\//) complain("<" to "> belongs in io/ only")
     if (to ~ /^(cuda|cublas|curand|cusolver|cusparse|nvrtc|nvtx|cooperative_groups|device_launch_parameters)/ &&
         self !~ /^(device\/cuda|comm\/nccl|kernels\/)/)
       complain("<" to ">: CUDA headers belong in device/cuda*, comm/nccl* and kernels/ only")

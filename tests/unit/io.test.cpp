@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// needs: io
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+
+#include <smp/io/parameters.hpp>
+#include <smp/io/safetensors.hpp>
+#include <smp/io/sha256.hpp>
+
+namespace {
+
+using smp::io::SafetensorsWriter, smp::io::tensor_header;
+namespace fs = std::filesystem;
+
+std::string digest(std::string_view text, std::size_t piece) {
+  smp::io::Sha256 sha;
+  for (; text.size() > piece; text.remove_prefix(piece)) sha.update(std::as_bytes(std::span(text.substr(0, piece))));
+  sha.update(std::as_bytes(std::span(text)));
+  return sha.hex();
+}
+
+std::string content(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// A folder of its own, gone at the end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("smp_io_test_" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+struct Tiny {
+  smp::ParameterOf<double> late{{2}}, early{{2, 1}}, tied{{1}}, again{{1}};
+  static constexpr auto fields() {
+    return smp::fields(smp::field("z.weight", &Tiny::late), smp::field("a.weight", &Tiny::early, {.decay = false}),
+                       smp::field("head", &Tiny::again, {.tie = "wte"}), smp::field("m", &Tiny::tied, {.tie = "wte"}));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("SHA-256 gives the digests of FIPS 180-4") {
+  CHECK(digest("", 1) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(digest("abc", 2) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(digest(std::string(1000000, 'a'), 4099) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST_CASE("a safetensors file is a length, a header and the elements") {
+  const Folder folder;
+  const fs::path file = folder.path / "two.safetensors";
+  const std::vector<float> a{1, -2};
+  const double b = 0.5;
+  SafetensorsWriter writer(file, {tensor_header<float>("a", {2, 1}), tensor_header<double>("b\"c", {})},
+                           {{"format", "smp"}});
+  writer.append(std::as_bytes(std::span(a).first(1)));
+  writer.append(std::as_bytes(std::span(a).last(1)));
+  CHECK_FALSE(fs::exists(file));
+  writer.append(std::as_bytes(std::span(&b, 1)));
+  writer.commit();
+
+  const std::string header =
+      R"({"__metadata__":{"format":"smp"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+      R"("b\"c":{"dtype":"F64","shape":[],"data_offsets":[8,16]}})";
+  const std::string text = content(file);
+  std::uint64_t length = 0;
+  REQUIRE(text.size() > sizeof length);
+  std::memcpy(&length, text.data(), sizeof length);
+  CHECK(length % 8 == 0);
+  CHECK(length - header.size() < 8);
+  CHECK(text.substr(8, header.size()) == header);
+  CHECK(text.substr(8 + length) == std::string("\0\0\x80\x3f\0\0\0\xc0\0\0\0\0\0\0\xe0\x3f", 16));
+}
+
+TEST_CASE("a file that was not completed does not replace an older one") {
+  const Folder folder;
+  const fs::path file = folder.path / "old";
+  std::ofstream(file) << "old";
+  {
+    SafetensorsWriter writer(file, {tensor_header<double>("x", {2})});
+    const std::vector<double> three(3);
+    CHECK_THROWS_WITH_AS(
+        writer.append(std::as_bytes(std::span(three))),
+        ("smp: the file '" + file.string() + "' would have more elements than its header announces").c_str(),
+        smp::ConfigError);
+    writer.append(std::as_bytes(std::span(three).first(1)));
+    CHECK_THROWS_WITH_AS(
+        writer.commit(),
+        ("smp: the file '" + file.string() + "' would have 8 bytes fewer than its header announces").c_str(),
+        smp::ConfigError);
+  }
+  CHECK(content(file) == "old");
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("what cannot be a file is said at once") {
+  const Folder folder;
+  CHECK_THROWS_WITH_AS(SafetensorsWriter("/nowhere/file", {}), "smp: cannot write '/nowhere/file'", smp::ConfigError);
+  const fs::path file = folder.path / "twice";
+  CHECK_THROWS_WITH_AS(SafetensorsWriter(file, {tensor_header<float>("x", {1}), tensor_header<float>("x", {2})}),
+                       ("smp: the file '" + file.string() + "' would have two tensors called 'x'").c_str(),
+                       smp::ConfigError);
+}
+
+TEST_CASE("parameters are in the order of their paths, tied ones once") {
+  Tiny model;
+  smp::Layout layout(model);
+  double next = 1;
+  std::vector<std::vector<double>> storage;
+  for (smp::Block& block : layout.blocks()) {
+    auto& values = storage.emplace_back(block.size);
+    for (double& v : values) v = next++;
+    block.value = values.data();
+  }
+  const auto list = smp::io::parameters<double>(layout);
+  REQUIRE(list.size() == 3);
+  CHECK(list[0].name == "a.weight");
+  CHECK(list[0].shape == smp::Shape{2, 1});
+  CHECK(list[1].name == "wte");
+  CHECK(list[2].name == "z.weight");
+  // z.weight, which has weight decay, comes first in its block
+  CHECK(std::vector<double>(list[0].values.begin(), list[0].values.end()) == std::vector<double>{3, 4});
+  CHECK(std::vector<double>(list[2].values.begin(), list[2].values.end()) == std::vector<double>{1, 2});
+
+  const std::vector<double> in_order{3, 4, list[1].values[0], 1, 2};
+  smp::io::Sha256 all;
+  all.update(std::as_bytes(std::span(in_order)));
+  CHECK(smp::io::sha256(list) == all.hex());
+
+  layout.blocks().front().value = nullptr;
+  CHECK_THROWS_AS(static_cast<void>(smp::io::parameters<double>(layout)), smp::ConfigError);
+}
