@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// All of smp that needs neither MPI nor CUDA nor NCCL. Written by scripts/umbrella.sh.
+/// All of smp that needs no outside library. Written by scripts/umbrella.sh.
 
 #include <smp/batch_plan.hpp>
 #include <smp/comm/agreement.hpp>

@@ -28,7 +28,7 @@ cd "$1"
       unknown[self] = 1
       next
     }
-    if (inside && to !~ /^smp\// && $0 ~ /\.hpp$/) complain("\"" to "\": write <smp/...>")
+    if (inside && to !~ /^(smp|nlohmann)\// && $0 ~ /\.hpp$/) complain("\"" to "\": write <smp/...>")
     if (inside && sub(/^smp\//, "", to)) {
       if (layer(to) < 0) complain("<smp/" to ">: no line of layers.txt says which layer it is")
       else if (layer(to) > layer(self)) complain("includes <smp/" to ">, which is of an upper layer")
