@@ -145,9 +145,9 @@ decltype(auto) vectorized(F&& f) {
 
 /// Up to 64 elements of an array, filled up with the last of them.
 template <class T>
-struct Block {
+struct VectorBlock {
   /// Reads `count` elements, 1 to 64.
-  [[gnu::always_inline]] Block(const T* from, std::int64_t count) noexcept {
+  [[gnu::always_inline]] VectorBlock(const T* from, std::int64_t count) noexcept {
     if (count == block_size) {
       std::memcpy(v, from, sizeof(v));
     } else {
@@ -165,7 +165,7 @@ template <class Unit, class T, class F, class... In>
   for (std::int64_t i = 0; i < n; i += block_size) {
     const std::int64_t count = std::min<std::int64_t>(block_size, n - i);
     alignas(64) T y[block_size];
-    f(unit, y, Block<In>(in + i, count).v...);
+    f(unit, y, VectorBlock<In>(in + i, count).v...);
     if (count == block_size) {
       std::memcpy(out + i, y, sizeof(y));
     } else {
