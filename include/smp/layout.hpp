@@ -98,6 +98,7 @@ class Layout {
   }
 
   void add(ParameterBase& p, std::size_t element_bytes, const std::string& path, Unit& unit, FieldOptions options) {
+    if (p.shape().elements() == 0) return;  // a parameter that is not there: the bias of a layer without one
     const std::string tie(options.tie);
     if (!tie.empty()) {
       const auto [first, is_new] = ties_.try_emplace(tie, &p);
