@@ -104,6 +104,16 @@ consteval bool expect_module() {
         typename M::Output;
         typename M::Saved;
       }, "smp: a module needs the nested types Input, Output and Saved");
+  constexpr bool saved_is_empty_at_first = [] {
+    if constexpr (requires { typename M::Saved; }) {
+      return std::default_initializable<typename M::Saved> && std::movable<typename M::Saved>;
+    }
+    return true;
+  }();
+  static_assert(
+      saved_is_empty_at_first,
+      "smp: the Saved of a module must have a default constructor and assignment; a View has neither, for its "
+      "storage moves: ask for value() again in backward");
   if constexpr (ModuleTypes<M>) {
     constexpr bool runs_forward = requires(const M& m, Ctx& ctx, const typename M::Input& x, typename M::Saved& s) {
       { m.forward(ctx, x, s) } -> std::same_as<typename M::Output>;

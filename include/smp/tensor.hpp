@@ -185,6 +185,8 @@ struct TensorTraits<TensorOf<T>> {
   static const Shape& shape(const TensorOf<T>& t) noexcept { return t.shape(); }
   /// A tensor to fill.
   static TensorOf<T> make(Memory& memory, const Shape& shape) { return TensorOf<T>(memory, shape); }
+  /// Nobody else has it: its elements may be changed.
+  static bool sole(const TensorOf<T>& t) noexcept { return t.handles() == 1; }
   /// Some rows along the first dimension.
   static TensorOf<T> slice(const TensorOf<T>& t, std::int64_t first, std::int64_t count) {
     return t.slice(first, count);
