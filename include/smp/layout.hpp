@@ -66,7 +66,7 @@ class Layout {
   template <class M>
   void walk(M& m, const std::string& path, Unit& unit, bool inside, int degree) {
     if constexpr (requires { m.marked(); }) {
-      Unit& own = add_unit(path, degree);
+      Unit& own = add_unit(path.substr(0, path.size() - 1), degree);
       m.unit = &own;
       walk(m.marked(), path, own, true, degree);
     } else if constexpr (Wrapper<M>) {
