@@ -1,6 +1,9 @@
 // Memory by category, and the handles that use it.
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -50,6 +53,23 @@ TEST_CASE(
   const Tensor c(memory, {1001});
   CHECK(c.data() != first);
   CHECK(reinterpret_cast<std::uintptr_t>(c.data()) % Memory::alignment == 0);
+}
+
+TEST_CASE("checked: what is released is NaN, and the next tensor lies elsewhere") {
+  Memory memory;
+  memory.check_released();
+  const float* stale = nullptr;
+  {
+    Tensor a(memory, {100});
+    std::fill(a.begin(), a.end(), 1.0f);
+    stale = std::as_const(a).data();
+  }
+  CHECK(std::all_of(stale, stale + 100, [](float x) { return std::isnan(x); }));
+  const Tensor b(memory, {100});
+  CHECK(b.data() != stale);
+  std::set<const float*> places;
+  for (int i = 0; i < 10; ++i) places.insert(Tensor(memory, {100}).data());
+  CHECK(places.size() == 2);  // they take turns: nothing grows
 }
 
 TEST_CASE("copies of a tensor are handles of the same elements; the last one gives the storage back") {

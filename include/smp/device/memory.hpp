@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -74,8 +75,11 @@ class Memory {
     const unsigned size_class = static_cast<unsigned>(std::bit_width(bytes < smallest ? smallest - 1 : bytes - 1));
     const std::lock_guard lock(mutex_);
     Storage* storage = kept_[size_class];
+    // Checked, the piece that was given back last is not the one that is handed out.
+    Storage** place = checked_ && storage != nullptr ? &storage->next : &kept_[size_class];
+    storage = *place;
     if (storage != nullptr) {
-      kept_[size_class] = storage->next;
+      *place = storage->next;
     } else {
       void* raw = ::operator new(sizeof(Storage) + (std::size_t{1} << size_class), std::align_val_t{alignment});
       storage = ::new (raw) Storage;
@@ -92,8 +96,17 @@ class Memory {
   /// Keeps `storage` for later; its last handle is gone.
   void keep(Storage* storage) noexcept {
     const std::lock_guard lock(mutex_);
+    if (checked_) std::memset(storage->data(), 0xFF, std::size_t{1} << storage->size_class);
     counts_[static_cast<std::size_t>(storage->use)].live -= storage->bytes;
     storage->next = std::exchange(kept_[storage->size_class], storage);
+  }
+
+  /// From now on storage that is released becomes NaN in every element, and the next tensor lies elsewhere, so that
+  /// whoever kept a pointer notices. Only for streams that run tasks at once: a task that waits in a queue may still
+  /// read.
+  void check_released() {
+    const std::lock_guard lock(mutex_);
+    checked_ = true;
   }
 
   /// Counts memory of the category that is held elsewhere: a flat array of a strategy.
@@ -136,6 +149,7 @@ class Memory {
   mutable std::mutex mutex_;
   std::array<MemoryCount, memory_uses> counts_{};
   std::array<Storage*, 64> kept_{};  // by size class
+  bool checked_ = false;
 };
 
 }  // namespace smp
