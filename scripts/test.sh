@@ -5,12 +5,13 @@
 #   scripts/test.sh --full    the same with long sweeps
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/packages.bash
 
 packages=(
   g++ clang-16 cmake ninja-build ccache pkg-config
   libopenmpi-dev openmpi-bin mpich libmpich-dev
   doctest-dev libcli11-dev libbenchmark-dev
-  nlohmann-json3-dev libssl-dev libeigen3-dev
+  nlohmann-json3-dev libssl-dev libeigen3-dev python3
   doxygen clang-format-16 clang-tidy-16
 )
 presets=(release mpich asan tsan clang)
@@ -28,23 +29,7 @@ case ${1:-} in
     ;;
 esac
 
-install_missing() {
-  local missing=() package
-  for package in "${packages[@]}"; do
-    [[ $(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
-  done
-  ((${#missing[@]} > 0)) || return 0
-  echo "== installing: ${missing[*]}"
-  local as_root=()
-  ((EUID == 0)) || as_root=(sudo)
-  "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-}
-if command -v dpkg-query >/dev/null; then
-  install_missing
-else
-  echo "== not a Debian: these packages or their like must be there: ${packages[*]}"
-fi
+install_missing "${packages[@]}"
 
 # What was compiled for another clone of the repository counts, debug information included.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
