@@ -139,7 +139,8 @@ template <class M>
     for (const double x : c.expected) scale = size(scale, x);
     for (std::size_t i = 0; i < c.found.size(); ++i) {
       const double difference = std::abs(c.found[i] - c.expected[i]);
-      if (difference <= worst.relative * scale) continue;  // false for what is no number
+      if (!std::isfinite(difference)) return {HUGE_VAL, c.name + "[" + std::to_string(i) + "] is not a number"};
+      if (difference <= worst.relative * scale) continue;
       worst = {difference / scale, c.name + "[" + std::to_string(i) + "]: " + std::to_string(c.found[i]) +
                                        ", numerically " + std::to_string(c.expected[i])};
     }
