@@ -45,6 +45,8 @@ struct Linear {
   /// From parameters that are declared already; `b` without elements for no bias.
   Linear(ParameterOf<T> w, ParameterOf<T> b) : weight(std::move(w)), bias(std::move(b)) {}
 
+  /// Each row by itself.
+  static constexpr bool works_on_slices_of(Dim dim) { return dim == Dim::batch || dim == Dim::sequence; }
   static constexpr auto fields() {
     return smp::fields(smp::field("weight", &Linear::weight), smp::field("bias", &Linear::bias, {.decay = false}));
   }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Layer normalisation (Ba, Kiros, Hinton: Layer Normalization, 2016).
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include <smp/fields.hpp>
+#include <smp/module.hpp>
+#include <smp/nn/rows.hpp>
+#include <smp/parameter.hpp>
+#include <smp/tensor.hpp>
+
+namespace smp::nn {
+
+/// Normalises `rows` rows of `width` numbers: y = (x - mean) * rstd * gamma + beta. The variance is that of the
+/// deviations, in a second pass: numbers that are large against their spread keep it.
+/// @param statistics receives mean and rstd = 1/sqrt(variance + epsilon) of each row
+template <class T>
+void layer_norm_forward(std::int64_t rows, std::int64_t width, T epsilon, const T* x, const T* gamma, const T* beta,
+                        T* y, T* statistics) {
+  vectorized([=](auto) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T* in = x + r * width;
+      T* out = y + r * width;
+      const T mean = sum_of_row<T>(width, [=](std::int64_t i) { return in[i]; }) / static_cast<T>(width);
+      const T squares = sum_of_row<T>(width, [=](std::int64_t i) { return (in[i] - mean) * (in[i] - mean); });
+      const T rstd = 1 / std::sqrt(squares / static_cast<T>(width) + epsilon);
+      for (std::int64_t i = 0; i < width; ++i) out[i] = (in[i] - mean) * rstd * gamma[i] + beta[i];
+      statistics[2 * r] = mean;
+      statistics[2 * r + 1] = rstd;
+    }
+  });
+}
+
+/// The gradient of the input of layer_norm_forward.
+template <class T>
+void layer_norm_backward_input(std::int64_t rows, std::int64_t width, const T* x, const T* gamma, const T* statistics,
+                               const T* dy, T* dx) {
+  vectorized([=](auto) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T *in = x + r * width, *g = dy + r * width;
+      T* out = dx + r * width;
+      const T mean = statistics[2 * r], rstd = statistics[2 * r + 1];
+      const T share = 1 / static_cast<T>(width);
+      const T sum = sum_of_row<T>(width, [=](std::int64_t i) { return g[i] * gamma[i]; }) * share;
+      const T along =
+          sum_of_row<T>(width, [=](std::int64_t i) { return g[i] * gamma[i] * ((in[i] - mean) * rstd); }) * share;
+      for (std::int64_t i = 0; i < width; ++i) {
+        out[i] = rstd * (g[i] * gamma[i] - sum - (in[i] - mean) * rstd * along);
+      }
+    }
+  });
+}
+
+/// Adds the gradients of the parameters of layer_norm_forward.
+template <class T>
+void layer_norm_backward_params(std::int64_t rows, std::int64_t width, const T* x, const T* statistics, const T* dy,
+                                T* dgamma, T* dbeta) {
+  vectorized([=](auto) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T *in = x + r * width, *g = dy + r * width;
+      const T mean = statistics[2 * r], rstd = statistics[2 * r + 1];
+      for (std::int64_t i = 0; i < width; ++i) dgamma[i] += g[i] * ((in[i] - mean) * rstd);
+      for (std::int64_t i = 0; i < width; ++i) dbeta[i] += g[i];
+    }
+  });
+}
+
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension.
+template <class T = float>
+struct LayerNorm {
+  using Input = TensorOf<T>;   ///< [..., width]
+  using Output = TensorOf<T>;  ///< the same
+  /// The input, two numbers a row, and between the parts of backward the gradient of the output.
+  struct Saved {
+    TensorOf<T> x;           ///< the input
+    TensorOf<T> statistics;  ///< mean and 1/sqrt(variance + epsilon) of each row
+    TensorOf<T> dy;          ///< the gradient of the output
+    static constexpr auto fields() {
+      return smp::fields(smp::field("x", &Saved::x), smp::field("statistics", &Saved::statistics),
+                         smp::field("dy", &Saved::dy));
+    }
+  };
+
+  ParameterOf<T> weight;  ///< [width], ones at first
+  ParameterOf<T> bias;    ///< [width], zeros at first
+  T epsilon;              ///< added to the variance
+
+  /// Rows of `width` numbers.
+  explicit LayerNorm(std::int64_t width, double eps = 1e-5)
+      : weight({width}, {Init::Kind::ones}), bias({width}), epsilon(static_cast<T>(eps)) {}
+
+  /// Each row by itself.
+  static constexpr bool works_on_slices_of(Dim dim) { return dim == Dim::batch || dim == Dim::sequence; }
+  static constexpr auto fields() {
+    return smp::fields(smp::field("weight", &LayerNorm::weight, {.decay = false}),
+                       smp::field("bias", &LayerNorm::bias, {.decay = false}));
+  }
+
+  /// @throws ConfigError if the last dimension of x is not `width`
+  Output forward(auto& ctx, const Input& x, Saved& saved) const {
+    const std::int64_t width = weight.local_shape()[0];
+    const std::int64_t rows = rows_of(x.shape(), width, "LayerNorm");
+    Output y(ctx.memory(), x.shape());
+    TensorOf<T> statistics(ctx.memory(), {rows, 2});
+    ctx.stream().enqueue([rows, width, eps = epsilon, p = x.data(), gamma = weight.value().data(),
+                          beta = bias.value().data(), q = y.data(),
+                          s = statistics.data()] { layer_norm_forward(rows, width, eps, p, gamma, beta, q, s); });
+    saved.x = x;
+    saved.statistics = std::move(statistics);
+    return y;
+  }
+
+  /// Both parts.
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
+    auto dx = backward_input(ctx, dy, saved);
+    backward_params(ctx, saved);
+    return dx;
+  }
+
+  /// The gradient of the input.
+  GradOf<Input> backward_input(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
+    const std::int64_t width = weight.local_shape()[0];
+    const std::int64_t rows = rows_of(saved.x.shape(), width, "LayerNorm");
+    expect_shape(saved.x.shape(), dy.shape(), "LayerNorm", "the gradient of the output");
+    Input dx(ctx.memory(), dy.shape());
+    ctx.stream().enqueue([rows, width, p = saved.x.data(), gamma = weight.value().data(), s = saved.statistics.data(),
+                          g = dy.data(),
+                          q = dx.data()] { layer_norm_backward_input<T>(rows, width, p, gamma, s, g, q); });
+    saved.dy = dy;
+    return dx;
+  }
+
+  /// The gradients of weight and bias.
+  void backward_params(auto& ctx, Saved& saved) {
+    if (weight.frozen() || bias.frozen()) return;
+    const std::int64_t width = weight.local_shape()[0];
+    const std::int64_t rows = rows_of(saved.dy.shape(), width, "LayerNorm");
+    ctx.stream().enqueue([rows, width, p = saved.x.data(), s = saved.statistics.data(), g = saved.dy.data(),
+                          dgamma = weight.grad().data(), dbeta = bias.grad().data()] {
+      layer_norm_backward_params<T>(rows, width, p, s, g, dgamma, dbeta);
+    });
+  }
+};
+
+}  // namespace smp::nn
