@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Vectors for numbered things: tokens, and places in a sequence.
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include <smp/device/vectorized.hpp>
+#include <smp/error.hpp>
+#include <smp/fields.hpp>
+#include <smp/module.hpp>
+#include <smp/nn/rows.hpp>
+#include <smp/parameter.hpp>
+#include <smp/tensor.hpp>
+
+namespace smp::nn {
+
+/// Whether an embedding and the head of a language model are one parameter, called "wte.weight" as in GPT-2.
+enum class Tie : bool { none, wte };
+
+/// The name of the tie, or none.
+[[nodiscard]] constexpr FieldOptions tied(Tie tie) {
+  return {.tie = tie == Tie::wte ? std::string_view("wte.weight") : std::string_view()};
+}
+
+/// A row of the weight for each id.
+/// @tparam tie whether the weight is also that of an `LmHead`, which must say the same
+template <class T = float, Tie tie = Tie::none>
+struct Embedding {
+  using Input = Ids;           ///< any shape
+  using Output = TensorOf<T>;  ///< that shape, and width
+  /// The ids, and between the parts of backward the gradient of the output.
+  struct Saved {
+    Ids ids;         ///< the input
+    TensorOf<T> dy;  ///< the gradient of the output
+    static constexpr auto fields() { return smp::fields(smp::field("ids", &Saved::ids), smp::field("dy", &Saved::dy)); }
+  };
+
+  ParameterOf<T> weight;  ///< [count, width]
+
+  /// `count` vectors of `width` numbers, as GPT-2 begins: normal with deviation 0.02.
+  Embedding(std::int64_t count, std::int64_t width, Init init = {Init::Kind::normal, 0.02})
+      : weight({count, width}, init) {}
+
+  /// Each id by itself.
+  static constexpr bool works_on_slices_of(Dim dim) { return dim == Dim::batch || dim == Dim::sequence; }
+  static constexpr auto fields() { return smp::fields(smp::field("weight", &Embedding::weight, tied(tie))); }
+
+  /// @throws ConfigError if an id is negative or not less than `count`; nothing is read outside of the weight
+  Output forward(auto& ctx, const Input& ids, Saved& saved) const {
+    const std::int64_t count = weight.local_shape()[0], width = weight.local_shape()[1];
+    Output y(ctx.memory(), with_width(ids.shape(), width));
+    ctx.stream().enqueue([n = static_cast<std::int64_t>(ids.size()), count, width, id = ids.data(),
+                          w = weight.value().data(), q = y.data()] {
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (id[i] < 0 || id[i] >= count) {
+          throw ConfigError("nn::Embedding has " + std::to_string(count) + " vectors, but at place " +
+                            std::to_string(i) + " of its input is the id " + std::to_string(id[i]));
+        }
+        std::memcpy(q + i * width, w + id[i] * width, static_cast<std::size_t>(width) * sizeof(T));
+      }
+    });
+    saved.ids = ids;
+    return y;
+  }
+
+  /// Adds dy to the gradients of the rows that were taken.
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
+    backward_input(ctx, dy, saved);
+    backward_params(ctx, saved);
+    return {};
+  }
+
+  /// Nothing but to keep dy.
+  GradOf<Input> backward_input(auto&, const GradOf<Output>& dy, Saved& saved) {
+    expect_shape(with_width(saved.ids.shape(), weight.local_shape()[1]), dy.shape(), "Embedding",
+                 "the gradient of the output");
+    saved.dy = dy;
+    return {};
+  }
+
+  /// Adds dy to the gradients of the rows that were taken, in the order of the ids.
+  void backward_params(auto& ctx, Saved& saved) {
+    if (weight.frozen()) return;
+    ctx.stream().enqueue([n = static_cast<std::int64_t>(saved.ids.size()), width = weight.local_shape()[1],
+                          id = saved.ids.data(), g = saved.dy.data(), dw = weight.grad().data()] {
+      vectorized([=](auto) {
+        for (std::int64_t i = 0; i < n; ++i) {
+          const T* from = g + i * width;
+          T* to = dw + id[i] * width;
+          for (std::int64_t c = 0; c < width; ++c) to[c] += from[c];
+        }
+      });
+    });
+  }
+
+ private:
+  static Shape with_width(const Shape& shape, std::int64_t width) {
+    switch (shape.rank()) {
+      case 0:
+        return {width};
+      case 1:
+        return {shape[0], width};
+      case 2:
+        return {shape[0], shape[1], width};
+      case 3:
+        return {shape[0], shape[1], shape[2], width};
+      default:
+        throw ConfigError("nn::Embedding takes ids of at most 3 dimensions, not of shape " + to_string(shape));
+    }
+  }
+};
+
+}  // namespace smp::nn
