@@ -52,4 +52,16 @@ void check(const Gemm<T>& g) {
   expect("C", g.ldc, g.n);
 }
 
+/// Does what there is to do if there is nothing to multiply, as the BLAS has it: C = beta C, and A and B are not read.
+/// @return false if there is
+template <class T>
+bool gemm_is_trivial(const Gemm<T>& g) {
+  if (g.m == 0 || g.n == 0) return true;
+  if (g.k != 0 && g.alpha != T(0)) return false;
+  for (std::int64_t i = 0; i < g.m; ++i) {
+    for (T* c = g.c + i * g.ldc; c != g.c + i * g.ldc + g.n; ++c) *c = g.beta == T(0) ? T(0) : g.beta * *c;
+  }
+  return true;
+}
+
 }  // namespace smp
