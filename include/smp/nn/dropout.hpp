@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Dropout (Srivastava et al.: Dropout, 2014). What is dropped depends on seed, place in the model, step, sample and
+/// element alone: micro-batches, ranks and repeated forward passes do not change it, and no mask is kept.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <smp/device/vectorized.hpp>
+#include <smp/error.hpp>
+#include <smp/fields.hpp>
+#include <smp/module.hpp>
+#include <smp/nn/rows.hpp>
+#include <smp/random.hpp>
+#include <smp/tensor.hpp>
+
+namespace smp::nn {
+
+/// What is dropped: 32 random bits for each position, word `position % 4` of block `position / 4` of a stream.
+struct DropoutMask {
+  RandomStream stream{};        ///< of the place and step
+  double probability = 0;       ///< to be dropped
+  std::uint64_t threshold = 0;  ///< bits below it are dropped
+
+  /// Drops with probability `p`.
+  static DropoutMask of(const RandomStream& stream, double p) {
+    return {stream, p, static_cast<std::uint64_t>(p * 0x1p32)};
+  }
+};
+
+/// 64 words from position 64 * `group` on. Inside of `vectorized`: Philox on 16 counters at a time.
+[[gnu::always_inline]] inline void dropout_words(const RandomStream& s, std::uint64_t group,
+                                                 std::uint32_t (&words)[block_size]) {
+  constexpr int n = block_size / 4;
+  alignas(64) std::uint32_t a[n], b[n], c[n], d[n];
+  for (int j = 0; j < n; ++j) {
+    const std::uint64_t index = group * n + static_cast<std::uint64_t>(j);
+    a[j] = static_cast<std::uint32_t>(index);
+    b[j] = static_cast<std::uint32_t>(index >> 32);
+    c[j] = static_cast<std::uint32_t>(s.stream);
+    d[j] = static_cast<std::uint32_t>(s.stream >> 32);
+  }
+  auto key0 = static_cast<std::uint32_t>(s.seed), key1 = static_cast<std::uint32_t>(s.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int j = 0; j < n; ++j) {
+      const std::uint64_t left = std::uint64_t{0xD2511F53u} * a[j], right = std::uint64_t{0xCD9E8D57u} * c[j];
+      a[j] = static_cast<std::uint32_t>(right >> 32) ^ b[j] ^ key0;
+      b[j] = static_cast<std::uint32_t>(right);
+      c[j] = static_cast<std::uint32_t>(left >> 32) ^ d[j] ^ key1;
+      d[j] = static_cast<std::uint32_t>(left);
+    }
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int j = 0; j < n; ++j) {
+    words[4 * j] = a[j];
+    words[4 * j + 1] = b[j];
+    words[4 * j + 2] = c[j];
+    words[4 * j + 3] = d[j];
+  }
+}
+
+/// y[i] = 0 if position `first` + i is dropped, else x[i] / (1 - p). `y` may be `x`.
+template <class T>
+void apply_dropout(const DropoutMask& mask, std::uint64_t first, std::int64_t n, const T* x, T* y) {
+  const T scale = mask.probability < 1 ? static_cast<T>(1 / (1 - mask.probability)) : T(0);
+  vectorized([=](auto) {
+    alignas(64) std::uint32_t words[block_size];
+    std::int64_t i = 0;
+    while (i < n) {
+      const std::uint64_t position = first + static_cast<std::uint64_t>(i);
+      const auto skip = static_cast<std::int64_t>(position % block_size);
+      const std::int64_t count = n - i < block_size - skip ? n - i : block_size - skip;
+      dropout_words(mask.stream, position / block_size, words);
+      const auto least = static_cast<std::uint32_t>(mask.threshold < 0xFFFFFFFFu ? mask.threshold : 0xFFFFFFFFu);
+      if (count == block_size) {
+        for (int j = 0; j < block_size; ++j) y[i + j] = words[j] < least ? T(0) : x[i + j] * scale;
+      } else {
+        for (std::int64_t j = 0; j < count; ++j) y[i + j] = words[skip + j] < least ? T(0) : x[i + j] * scale;
+      }
+      i += count;
+    }
+  });
+}
+
+/// Sets elements to 0 with a probability while training, and divides the others by 1 - probability; the first
+/// dimension numbers the samples. While a model is evaluated, and for probability 0, the output is the input.
+template <class T = float>
+struct Dropout {
+  using Input = TensorOf<T>;   ///< [samples, ...]
+  using Output = TensorOf<T>;  ///< the same
+  /// No tensor: which samples, and whether anything was dropped.
+  struct Saved {
+    RandomPosition position{};  ///< of the micro-batch
+    bool active = false;        ///< something may have been dropped
+  };
+
+  double probability;  ///< to be dropped
+  RandomSite site{};   ///< given by the layout
+
+  /// @throws ConfigError unless 0 <= p <= 1
+  explicit Dropout(double p = 0) : probability(p) {
+    if (!(p >= 0 && p <= 1)) throw ConfigError("nn::Dropout: a probability of " + std::to_string(p) + " cannot be");
+  }
+
+  static constexpr auto fields() { return smp::fields(smp::field("site", &Dropout::site)); }
+
+  /// Drops elements of x.
+  Output forward(auto& ctx, const Input& x, Saved& saved) const {
+    saved = {ctx.position, ctx.training && probability > 0};
+    return saved.active ? dropped(ctx, x, saved.position) : x;
+  }
+
+  /// All of it: there are no parameters.
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& saved) { return backward_input(ctx, dy, saved); }
+
+  /// Drops the same elements of dy.
+  GradOf<Input> backward_input(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
+    return saved.active ? dropped(ctx, dy, saved.position) : dy;
+  }
+
+  /// Nothing.
+  void backward_params(auto&, Saved&) {}
+
+ private:
+  TensorOf<T> dropped(auto& ctx, const TensorOf<T>& x, const RandomPosition& position) const {
+    if (x.shape().rank() == 0) throw ConfigError("nn::Dropout: the first dimension must number the samples");
+    TensorOf<T> y(ctx.memory(), x.shape());
+    const std::uint64_t first = position.first_sample * x.shape().with(0, 1).elements();
+    ctx.stream().enqueue([mask = DropoutMask::of(ctx.random(site, position), probability), first,
+                          n = static_cast<std::int64_t>(x.size()), p = x.data(),
+                          q = y.data()] { apply_dropout(mask, first, n, p, q); });
+    return y;
+  }
+};
+
+}  // namespace smp::nn
