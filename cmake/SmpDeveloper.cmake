@@ -39,8 +39,9 @@ endfunction()
 # What a "// needs:" line can name: NEED_<name> is the target that is linked for it, if that is here.
 set(NEED_mpi smp::mpi)
 set(NEED_io smp::io)
+set(NEED_blas smp::blas)
 set(NEED_eigen Eigen3::Eigen)
-set(known_needs mpi io eigen)
+set(known_needs mpi io blas eigen)
 find_package(Eigen3 3.3 QUIET NO_MODULE)
 
 # smp_can_build(<out> <file>): whether everything named in the file's "// needs:" lines is here

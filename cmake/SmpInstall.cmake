@@ -24,6 +24,7 @@ configure_package_config_file(cmake/smpConfig.cmake.in smpConfig.cmake INSTALL_D
 # Before 1.0 a minor version may break.
 write_basic_package_version_file(smpConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/smpConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/smpConfigVersion.cmake"
+              cmake/SmpBlas.cmake
         DESTINATION ${package_dir})
 
 # Relative to smp.pc, so that an installed tree can be moved; LIBDIR may have more than one part (lib/x86_64-linux-gnu).

@@ -37,6 +37,13 @@ smp_component(smp ${smp_core_headers})
 target_compile_features(smp INTERFACE cxx_std_20)
 target_link_libraries(smp INTERFACE Threads::Threads)
 
+# The libraries that gemm() calls; without smp::blas it multiplies matrices itself. No headers: they are part of smp::smp.
+include(SmpBlas)
+add_library(smp_blas INTERFACE)
+add_library(smp::blas ALIAS smp_blas)
+target_link_libraries(smp_blas INTERFACE smp::smp)
+smp_find_blas(smp_blas)
+
 set(SMP_HAVE_MPI OFF)
 if(SMP_ENABLE_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)

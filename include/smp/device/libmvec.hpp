@@ -5,16 +5,7 @@
 /// The vector functions of glibc (libmvec, within 4 ulp) on blocks of 64 numbers, for each vector unit. Compilers call
 /// them by themselves under -ffast-math only; here they are named. libm's linker script brings the library.
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
-#include <features.h>
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
-/// Whether the C library has the functions.
-#define SMP_HAS_LIBMVEC 1
-#endif
-#endif
-#ifndef SMP_HAS_LIBMVEC
-#define SMP_HAS_LIBMVEC 0
-#endif
+#include <smp/config.hpp>
 
 #if SMP_HAS_LIBMVEC
 

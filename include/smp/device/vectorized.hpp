@@ -19,6 +19,7 @@
 #include <cstring>
 #include <utility>
 
+#include <smp/config.hpp>
 #include <smp/device/libmvec.hpp>
 
 namespace smp {
