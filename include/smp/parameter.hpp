@@ -75,6 +75,7 @@ struct Block {
   std::size_t element_bytes = 0;    ///< of a value
   bool frozen = false;              ///< has no gradient
   bool persistent = false;          ///< is never sharded
+  bool summed_over_tp = false;      ///< the tensor-parallel ranks have summands of its gradient
   std::string tie{};                ///< of its only parameter, if that is tied
   std::vector<Segment> segments{};  ///< in order
   int users = 0;                    ///< units that hold a handle
@@ -163,6 +164,7 @@ class ParameterBase {
   /// @throws Error if `storage` is null
   template <class T>
   [[nodiscard]] View<T> view(void* storage, const char* what) const {
+    if (storage == nullptr && size() == 0) return {nullptr, local_shape()};  // it has no place, but a shape
     if (storage == nullptr) throw Error(what);
     return {static_cast<T*>(storage) + offset_, local_shape()};
   }

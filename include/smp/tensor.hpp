@@ -55,6 +55,15 @@ class Shape {
     s.sizes_[static_cast<std::size_t>(d < 0 ? d + static_cast<int>(rank_) : d)] = size;
     return s;
   }
+  /// The same shape behind a new first dimension.
+  /// @throws ConfigError if it has the most dimensions already
+  [[nodiscard]] constexpr Shape prepended(std::int64_t size) const {
+    if (rank_ == max_rank) throw ConfigError("a tensor has at most 6 dimensions");
+    Shape s;
+    s.sizes_[s.rank_++] = size;
+    for (std::size_t d = 0; d < rank_; ++d) s.sizes_[s.rank_++] = sizes_[d];
+    return s;
+  }
   friend constexpr bool operator==(const Shape&, const Shape&) = default;
 
  private:
