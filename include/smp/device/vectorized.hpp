@@ -68,9 +68,9 @@ using BaselineMaths = libmvec::Baseline;  ///< exp, log, tanh, erf of SSE2
 using Avx2Maths = libmvec::Avx2;          ///< the same of AVX2
 using Avx512Maths = libmvec::Avx512;      ///< the same of AVX-512
 #else
-using BaselineMaths = StandardMaths;
-using Avx2Maths = StandardMaths;
-using Avx512Maths = StandardMaths;
+using BaselineMaths = StandardMaths;  ///< exp, log, tanh, erf of any processor
+using Avx2Maths = StandardMaths;      ///< the same of AVX2
+using Avx512Maths = StandardMaths;    ///< the same of AVX-512
 #endif
 
 /// What a lambda is given that runs on any processor.
