@@ -39,12 +39,12 @@ struct Gemm {
 template <class T>
 void check(const Gemm<T>& g) {
   if (g.m < 0 || g.n < 0 || g.k < 0) {
-    throw ConfigError("smp::gemm: sizes must not be negative, but m = " + std::to_string(g.m) +
+    throw ConfigError("gemm: sizes must not be negative, but m = " + std::to_string(g.m) +
                       ", n = " + std::to_string(g.n) + ", k = " + std::to_string(g.k));
   }
   const auto expect = [](const char* matrix, std::int64_t stride, std::int64_t row) {
     if (stride >= row) return;
-    throw ConfigError(std::string("smp::gemm: a row of ") + matrix + " has " + std::to_string(row) +
+    throw ConfigError(std::string("gemm: a row of ") + matrix + " has " + std::to_string(row) +
                       " elements, but the next one begins after " + std::to_string(stride));
   };
   expect("A", g.lda, g.a_op == Transpose::no ? g.k : g.m);

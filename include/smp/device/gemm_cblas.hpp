@@ -78,7 +78,7 @@ void gemm_cblas(const Gemm<T>& g) {
   using Int = decltype(cblas_size(&cblas_dgemm));
   const auto size = [](std::int64_t n) {
     if (n > std::numeric_limits<Int>::max()) {
-      throw ConfigError("smp::gemm: the CBLAS that is linked takes sizes and strides up to " +
+      throw ConfigError("gemm: the CBLAS that is linked takes sizes and strides up to " +
                         std::to_string(std::numeric_limits<Int>::max()) + ", not " + std::to_string(n));
     }
     return static_cast<Int>(n);

@@ -27,7 +27,7 @@ inline void gemm_dnnl(const Gemm<float>& g) {
   const dnnl_status_t status =
       dnnl_sgemm(letter(g.a_op), letter(g.b_op), g.m, g.n, g.k, g.alpha, g.a, g.lda, g.b, g.ldb, g.beta, g.c, g.ldc);
   if (status != dnnl_success) {
-    throw DeviceError("smp::gemm: oneDNN's dnnl_sgemm failed with status " + std::to_string(static_cast<int>(status)));
+    throw DeviceError("gemm: oneDNN's dnnl_sgemm failed with status " + std::to_string(static_cast<int>(status)));
   }
 }
 
