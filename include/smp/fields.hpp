@@ -23,20 +23,28 @@ struct FieldOptions {
   bool decay = true;       ///< weight decay applies
 };
 
+/// Where a parameter is applied follows from the types of its module.
+struct Derived {};
+/// Said of a parameter of a typed module (`Input = Dist<...>`): each tensor-parallel rank has a part of it.
+struct CutOverTp {};
+
 /// A member of `Owner` by name.
-template <class Owner, class Member>
+/// @tparam Where for parameters of typed modules: `Derived`, `CutOverTp`, or the distribution (`Invariant`, ...) of the
+/// values that it is applied to, where Input and Output differ
+template <class Owner, class Member, class Where = Derived>
 struct Field {
   std::string_view name;  ///< becomes part of parameters' paths
   Member Owner::*member;  ///< which member
   FieldOptions options;   ///< what else there is to say
 
   using type = Member;  ///< of the member
+  using where = Where;  ///< how its gradient comes about
 };
 
 /// A field called `name`.
-template <class Owner, class Member>
-[[nodiscard]] constexpr Field<Owner, Member> field(std::string_view name, Member Owner::*member,
-                                                   FieldOptions options = {}) {
+template <class Where = Derived, class Owner, class Member>
+[[nodiscard]] constexpr Field<Owner, Member, Where> field(std::string_view name, Member Owner::*member,
+                                                          FieldOptions options = {}) {
   return {name, member, options};
 }
 

@@ -23,6 +23,7 @@
 #include <smp/fields.hpp>
 #include <smp/module.hpp>
 #include <smp/parameter.hpp>
+#include <smp/tags.hpp>
 
 namespace smp {
 
@@ -39,7 +40,7 @@ class Layout {
   template <class M>
   explicit Layout(M& model, LayoutOptions options = {}) : options_(options) {
     units_.push_back({});
-    walk(model, "", units_.front(), false, 1);
+    walk<NoTags>(model, "", units_.front(), false, 1);
     place();
   }
   Layout(const Layout&) = delete;
@@ -63,79 +64,95 @@ class Layout {
     return units_.back();
   }
 
-  template <class M>
+  /// `Outside`: what is around `m`.
+  template <class Outside, class M>
   void walk(M& m, const std::string& path, Unit& unit, bool inside, int degree) {
+    using Here = typename AroundT<M, Outside>::type;
     if constexpr (requires { m.marked(); }) {
       Unit& own = add_unit(path.substr(0, path.size() - 1), degree);
       m.unit = &own;
-      walk(m.marked(), path, own, true, degree);
+      walk<Here>(m.marked(), path, own, true, degree);
     } else if constexpr (Wrapper<M>) {
       if constexpr (requires { M::shard_degree; }) degree = unit.shard_degree = M::shard_degree;
-      walk(m.inner(), path, unit, inside, degree);
+      walk<Here>(m.inner(), path, unit, inside, degree);
     } else if constexpr (Container<M>) {
-      m.children([&]<class Child>(const std::string& name, Child& child, Unit*& slot) {
+      m.children([&]<class Child, class At = Here>(const std::string& name, Child& child, Unit*& slot, At = {}) {
         constexpr bool repeated = requires { requires M::elements_are_units; };
         const std::string child_path = path + name + ".";
         if (repeated || (!inside && !Container<Child>)) {
           slot = &add_unit(path + name, degree);
-          walk(child, child_path, *slot, true, degree);
+          walk<At>(child, child_path, *slot, true, degree);
         } else {
-          walk(child, child_path, unit, inside, degree);
+          walk<At>(child, child_path, unit, inside, degree);
         }
       });
     } else if constexpr (HasFields<M>) {
       for_each_field(m, [&]<class Member>(Member& member, const auto& field) {
         const std::string name = path + std::string(field.name);
         if constexpr (std::derived_from<Member, ParameterBase>) {
-          add(member, sizeof(typename Member::value_type), name, unit, field.options);
+          using Where = typename std::remove_cvref_t<decltype(field)>::where;
+          add(member, {sizeof(typename Member::value_type), SummedOverTp<Here, Where>::value}, name, unit,
+              field.options);
         } else if constexpr (std::same_as<Member, RandomSite>) {
           member.stream = stream_of(name);
         } else {
-          walk(member, name + ".", unit, inside, degree);
+          walk<Here>(member, name + ".", unit, inside, degree);
         }
       });
     }
   }
 
-  void add(ParameterBase& p, std::size_t element_bytes, const std::string& path, Unit& unit, FieldOptions options) {
+  /// What the compiler knows of a parameter.
+  struct Kind {
+    std::size_t element_bytes;
+    bool summed_over_tp;  // if all tensor-parallel ranks have it whole
+  };
+
+  void add(ParameterBase& p, Kind kind, const std::string& path, Unit& unit, FieldOptions options) {
     if (p.shape().elements() == 0) return;  // a parameter that is not there: the bias of a layer without one
+    kind.summed_over_tp = kind.summed_over_tp && p.cut().dim < 0;
     const std::string tie(options.tie);
     if (!tie.empty()) {
       const auto [first, is_new] = ties_.try_emplace(tie, &p);
       if (!is_new) {
-        share(p, *first->second, element_bytes, path, tie, unit);
+        share(p, *first->second, kind, path, tie, unit);
         return;
       }
     }
     const bool persistent = p.size() < options_.persistence_threshold;
-    Block& block = block_of(unit, element_bytes, p.frozen(), persistent, tie);
+    Block& block = block_of(unit, kind, p.frozen(), persistent, tie);
     p.place(&block, 0);
     entries_.push_back({&p, &block, tie.empty() ? path : tie, options.decay});
   }
 
   /// Ties `p` to the parameter that was declared first: one place, which both units use.
-  void share(ParameterBase& p, const ParameterBase& first, std::size_t element_bytes, const std::string& path,
-             const std::string& tie, Unit& unit) {
+  void share(ParameterBase& p, const ParameterBase& first, Kind kind, const std::string& path, const std::string& tie,
+             Unit& unit) {
     const bool same_cut = p.cut().dim == first.cut().dim && p.cut().parts == first.cut().parts;
-    if (p.shape() != first.shape() || !same_cut || element_bytes != first.block()->element_bytes) {
+    if (p.shape() != first.shape() || !same_cut || kind.element_bytes != first.block()->element_bytes) {
       throw ConfigError(path + " is tied to \"" + tie + "\", but has the shape " + to_string(p.shape()) +
                         " where that has " + to_string(first.shape()) + ", or another cut or type");
+    }
+    if (kind.summed_over_tp != first.block()->summed_over_tp) {
+      throw ConfigError(path + " is tied to \"" + tie +
+                        "\", but only one of the two has a gradient that is summed over the tensor-parallel ranks");
     }
     p.place(first.block(), first.offset());
     if (std::find(unit.uses.begin(), unit.uses.end(), p.block()) == unit.uses.end()) unit.uses.push_back(p.block());
     tied_.emplace_back(&p, &first);
   }
 
-  Block& block_of(Unit& unit, std::size_t element_bytes, bool frozen, bool persistent, const std::string& tie) {
+  Block& block_of(Unit& unit, Kind kind, bool frozen, bool persistent, const std::string& tie) {
     for (Block* b : unit.uses) {
       const bool own = owners_[static_cast<std::size_t>(b->id)] == unit.id;
-      if (own && b->element_bytes == element_bytes && b->frozen == frozen && b->persistent == persistent &&
-          b->tie == tie) {
+      if (own && b->element_bytes == kind.element_bytes && b->summed_over_tp == kind.summed_over_tp &&
+          b->frozen == frozen && b->persistent == persistent && b->tie == tie) {
         return *b;
       }
     }
     Block& block = blocks_.emplace_back();
-    block.element_bytes = element_bytes;
+    block.element_bytes = kind.element_bytes;
+    block.summed_over_tp = kind.summed_over_tp;
     block.frozen = frozen;
     block.persistent = persistent;
     block.tie = tie;

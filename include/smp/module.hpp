@@ -90,8 +90,9 @@ void backward_params(M& m, Ctx& ctx, typename M::Saved& saved) {
 template <class M>
 concept Wrapper = requires(M& m) { m.inner(); };
 
-/// A module made of modules in order: `children(f)` calls `f(name, child, unit slot)` for each. If it says
-/// `elements_are_units`, every child is a unit.
+/// A module made of modules in order: `children(f)` calls `f(name, child, unit slot)` for each, or `f(name, child, unit
+/// slot, around)` with what is around the parameters of a plain child. If it says `elements_are_units`, every child is
+/// a unit.
 template <class M>
 concept Container = requires(M& m) { m.children([](auto&&...) {}); };
 

@@ -1,6 +1,7 @@
 // The contract, before anything stands on it: a 1F1B pipeline over Checkpointed<Sharded<TensorParallel<Mlp>, 2>>
-// blocks, with a tied embedding and an integer mask beside the hidden state. The strategies are as thin as they can be.
-// Streams and communicators write down what they are asked for, and one rank's list is compared with the expected one.
+// blocks, with a tied embedding and an integer mask beside the hidden state. Checkpointed is the real one, the other
+// strategies are as thin as they can be. Streams and communicators write down what they are asked for, and one rank's
+// list is compared with the expected one.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -13,6 +14,7 @@
 
 #include <smp/context.hpp>
 #include <smp/layout.hpp>
+#include <smp/parallel/checkpointed.hpp>
 #include <smp/pipeline/check.hpp>
 #include <smp/pipeline/schedules.hpp>
 #include <smp/topology.hpp>
@@ -21,7 +23,8 @@
 
 namespace {
 
-using smp::Dist, smp::GradOf, smp::Group, smp::Ids, smp::Parameter, smp::Phase, smp::Purpose, smp::Tensor, smp::Unit;
+using smp::CutOverTp, smp::Dist, smp::field, smp::GradOf, smp::Group, smp::Ids, smp::Parameter, smp::Phase,
+    smp::Purpose, smp::Tensor, smp::Unit;
 using smp::testing::Comm, smp::testing::Event, smp::testing::Groups, smp::testing::Kernel, smp::testing::Log,
     smp::testing::Stream;
 using Topology = smp::Topology<smp::Degrees{.pp = 2, .tp = 2, .rdp = 4, .sdp = 2}>;
@@ -75,7 +78,9 @@ struct Mlp {  // its hidden features are cut over tp: a sum is pending at its en
   Parameter up, down;
   explicit Mlp(smp::Cut cut)
       : up({inner, width}, {}, {0, cut.part, cut.parts}), down({width, inner}, {}, {1, cut.part, cut.parts}) {}
-  static constexpr auto fields() { return smp::fields(smp::field("up", &Mlp::up), smp::field("down", &Mlp::down)); }
+  static constexpr auto fields() {
+    return smp::fields(field<CutOverTp>("up", &Mlp::up), field<CutOverTp>("down", &Mlp::down));
+  }
   Output forward(auto& ctx, const Input& x, Saved& s) const {
     s = x.h.local;
     ctx.stream().enqueue(Kernel{"mlp", up.value().data(), down.value().data()});
@@ -112,25 +117,6 @@ template <class M, int Degree>
 struct Sharded : M {  // inside a model: says how its units are stored; the engine reads it
   static constexpr int shard_degree = Degree;
   M& inner() { return *this; }
-};
-
-template <class M>
-struct Checkpointed {
-  using Input = typename M::Input;
-  using Output = typename M::Output;
-  using Saved = Input;
-  M m;
-  M& inner() { return m; }
-  Output forward(auto& ctx, const Input& x, Saved& s) const {
-    s = x;
-    typename M::Saved dropped{};
-    return m.forward(ctx, x, dropped);
-  }
-  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& s) {
-    typename M::Saved again{};
-    (void)m.forward(ctx, s, again);
-    return m.backward(ctx, dy, again);
-  }
 };
 
 template <class A, class B>
@@ -252,7 +238,7 @@ struct Pipeline {
   }
 };
 
-using Layer = Checkpointed<Sharded<TensorParallel<Mlp>, 2>>;
+using Layer = smp::Checkpointed<Sharded<TensorParallel<Mlp>, 2>>;
 using Front = Sequential<Sharded<Embedding, 2>, Layer>;
 using Back = Sequential<Layer, Sharded<Head, 2>>;
 using Net = Pipeline<smp::Schedule::Interleaved, 2, Front, Back>;
@@ -288,13 +274,14 @@ reduce: all_reduce 12 on PP; compute: wait for reduce's reduction of wte; comput
 
 TEST_CASE(
     "the contract carries a pipeline over checkpointed, sharded, tensor-parallel blocks: one rank, action by action") {
+  const Layer layer(Sharded<TensorParallel<Mlp>, 2>{{Mlp{{0, 0, 2}}}});
   std::string found;
-  for (const std::string& line : run<0>({{{}}, {{{Mlp{{0, 0, 2}}}}}})) found += line + ";";
+  for (const std::string& line : run<0>({{{}}, layer})) found += line + ";";
   std::string wanted = expected;
   std::erase(wanted, '\n');
   for (std::size_t at; (at = wanted.find("; ")) != std::string::npos;) wanted.erase(at + 1, 1);
   CHECK(found == wanted);
-  const Log other = run<1>({{{{Mlp{{0, 0, 2}}}}}, {{}}, 1});
+  const Log other = run<1>({layer, {{}}, 1});
   CHECK(std::count(other.begin(), other.end(), "gather: all_gather 16 on SHARD") == 4);
   CHECK(std::count(other.begin(), other.end(), "reduce: all_reduce 12 on PP") == 1);
 }

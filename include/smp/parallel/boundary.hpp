@@ -15,47 +15,10 @@
 #include <smp/distribution.hpp>
 #include <smp/fields.hpp>
 #include <smp/module.hpp>
+#include <smp/tags.hpp>
 #include <smp/tensor.hpp>
 
 namespace smp {
-
-/// How a value is distributed: one tag per axis on which modules communicate.
-template <DistributionTag Tp = Invariant, DistributionTag Cp = Invariant>
-struct Tags {
-  using tp = Tp;  ///< over the tensor-parallel ranks
-  using cp = Cp;  ///< over the context-parallel ranks
-};
-/// Nothing has been said: the model is made of plain modules so far.
-struct NoTags {};
-
-/// The tags of a value: of its first `Dist`, or NoTags. A value is a tensor, a `Dist`, or a tuple or struct of values.
-template <class X>
-struct TagsOfT {
-  using type = NoTags;  ///< of a tensor
-};
-/// As a type.
-template <class X>
-using TagsOf = typename TagsOfT<X>::type;
-
-template <class T, class Tp, class Cp>
-struct TagsOfT<Dist<T, Tp, Cp>> {
-  using type = Tags<Tp, Cp>;
-};
-template <class First, class... Rest>
-struct TagsOfT<std::tuple<First, Rest...>> {
-  using type = std::conditional_t<std::is_same_v<TagsOf<First>, NoTags>, TagsOf<std::tuple<Rest...>>, TagsOf<First>>;
-};
-template <HasFields X>
-struct TagsOfT<X> {
-  template <class... F>
-  static std::tuple<typename F::type...> members(std::tuple<F...>);
-  using type = TagsOf<decltype(members(FieldsOf<X>::fields()))>;
-};
-
-/// True for a module that says nothing of distributions.
-template <class M>
-inline constexpr bool is_plain =
-    std::is_same_v<TagsOf<typename M::Input>, NoTags> && std::is_same_v<TagsOf<typename M::Output>, NoTags>;
 
 /// The type of a plain value `X` when it is distributed as `D` says: tensors become `Dist`, ids stay what they are.
 template <class X, class D>
@@ -166,6 +129,8 @@ struct EntryTagsT<M, Ms...> {
 template <class M, class D>
 struct Joint {
   static_assert(expect_takes<M, D>());
+  /// What is around its parameters.
+  using Outside = std::conditional_t<std::is_same_v<D, NoTags>, NoTags, smp::Around<D>>;
   /// A plain module among distributed values.
   static constexpr bool lifted = is_plain<M> && !std::is_same_v<D, NoTags>;
   using Input = std::conditional_t<lifted, SpreadAs<typename M::Input, D>, typename M::Input>;     ///< what it takes

@@ -54,11 +54,12 @@ class Sequential {
   /// The children, in order.
   explicit Sequential(Ms... children) : children_(std::move(children)...) {}
 
-  /// Calls `f(name, child, unit slot)` for each child.
+  /// Calls `f(name, child, unit slot, around)` for each child; `around` is what is around the parameters of a plain
+  /// one.
   template <class F>
   void children(F&& f) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (f(std::to_string(I), std::get<I>(children_), units_[I]), ...);
+      (f(std::to_string(I), std::get<I>(children_), units_[I], typename JointAt<I>::Outside{}), ...);
     }(std::make_index_sequence<count>{});
   }
   /// A child by its number.
