@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
+#include <utility>
 
 #include <smp/device/vectorized.hpp>
 #include <smp/fields.hpp>
@@ -143,14 +144,16 @@ struct Activation {
   }
 
   /// All of it: there are no parameters.
-  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& saved) { return backward_input(ctx, dy, saved); }
+  GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    return backward_input(ctx, std::move(dy), saved);
+  }
 
-  /// dy times the derivative.
-  GradOf<Input> backward_input(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
+  /// dy times the derivative; in dy's place if nobody else has that.
+  GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
     expect_shape(saved.x.shape(), dy.shape(), "Activation", "the gradient of the output");
-    Input dx(ctx.memory(), dy.shape());
-    ctx.stream().enqueue([k = kind, n = static_cast<std::int64_t>(dy.size()), p = saved.x.data(), g = dy.data(),
-                          q = dx.data()] { activation_backward<T>(k, n, p, g, q); });
+    Input dx = TensorTraits<Input>::sole(dy) ? dy : Input(ctx.memory(), dy.shape());
+    ctx.stream().enqueue([k = kind, n = static_cast<std::int64_t>(dy.size()), p = std::as_const(saved.x).data(),
+                          g = std::as_const(dy).data(), q = dx.data()] { activation_backward<T>(k, n, p, g, q); });
     saved = {};
     return dx;
   }

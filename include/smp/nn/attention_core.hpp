@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// softmax(Q K^T / sqrt(head size)) V for all samples and heads, and its gradients, on rows that may lie in one matrix
+/// of queries, keys and values (Vaswani et al.: Attention Is All You Need, 2017).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <smp/device/gemm.hpp>
+#include <smp/device/vectorized.hpp>
+#include <smp/nn/dropout.hpp>
+#include <smp/nn/rows.hpp>
+
+namespace smp::nn {
+
+/// Sizes of an attention, and which keys a query sees.
+struct AttentionShape {
+  std::int64_t batch = 0;    ///< samples
+  std::int64_t heads = 0;    ///< that are here
+  std::int64_t queries = 0;  ///< of a sample
+  std::int64_t keys = 0;     ///< of a sample
+  std::int64_t head = 0;     ///< numbers of a query, key or value of one head
+  /// Query i sees the keys up to i + keys - queries: the queries are the last places of the sequence.
+  bool causal = false;
+  DropoutMask dropout{};           ///< of probabilities; none if its probability is 0
+  std::uint64_t first_sample = 0;  ///< in the global batch, for the dropout
+  std::int64_t first_head = 0;     ///< number of the first head that is here, for the dropout
+  std::int64_t all_heads = 0;      ///< wherever they are, for the dropout
+  /// Query rows that are computed at once. What a block of them cannot see is not computed.
+  std::int64_t block = 128;
+
+  /// How many keys query i sees.
+  [[nodiscard]] std::int64_t seen(std::int64_t i) const noexcept {
+    return causal ? std::clamp<std::int64_t>(i + 1 + keys - queries, 0, keys) : keys;
+  }
+  /// The position of a probability among those that dropout draws for.
+  [[nodiscard]] std::uint64_t position(std::int64_t sample, std::int64_t h, std::int64_t i) const noexcept {
+    const std::uint64_t row =
+        (first_sample + static_cast<std::uint64_t>(sample)) * static_cast<std::uint64_t>(all_heads) +
+        static_cast<std::uint64_t>(first_head + h);
+    return (row * static_cast<std::uint64_t>(queries) + static_cast<std::uint64_t>(i)) *
+           static_cast<std::uint64_t>(keys);
+  }
+};
+
+/// Queries, keys and values, or their gradients: the first element of each, and the elements from one row to the next.
+/// The heads of a row lie side by side.
+template <class T>
+struct AttentionRows {
+  T* q;                 ///< batch * queries rows
+  T* k;                 ///< batch * keys rows
+  T* v;                 ///< batch * keys rows
+  std::int64_t stride;  ///< of all three
+};
+
+/// Turns the scores of the first `seen` keys of a row into probabilities, and those of `n - seen` further ones into 0.
+/// Where `mask` (if it is there) is 0, the probability is 0; a row that sees nothing is all 0. Inside of `vectorized`.
+template <class Unit, class T>
+[[gnu::always_inline]] inline void softmax_row(Unit unit, std::int64_t seen, std::int64_t n, const std::int32_t* mask,
+                                               T* row) {
+  if (mask != nullptr) {  // what is hidden gets the least score there is, so that it is never the largest
+    bool any = false;
+    for (std::int64_t j = 0; j < seen; ++j) any = any || mask[j] != 0;
+    if (!any) seen = 0;
+  }
+  for (std::int64_t j = seen; j < n; ++j) row[j] = 0;
+  if (seen == 0) return;
+  T most;
+  if (mask == nullptr) {
+    most = largest(seen, row);
+  } else {
+    std::int64_t first = 0;
+    while (mask[first] == 0) ++first;
+    most = row[first];
+    for (std::int64_t j = first; j < seen; ++j) most = mask[j] != 0 && most < row[j] ? row[j] : most;
+    for (std::int64_t j = 0; j < seen; ++j) row[j] = mask[j] != 0 ? row[j] : most;
+  }
+  alignas(64) T sums[block_size] = {};
+  for (std::int64_t i = 0; i < seen; i += block_size) {
+    const std::int64_t count = std::min<std::int64_t>(block_size, seen - i);
+    VectorBlock<T> e(row + i, count);
+    for (int j = 0; j < block_size; ++j) e.v[j] -= most;
+    unit.exp(e.v);
+    if (mask != nullptr) {
+      for (std::int64_t j = 0; j < count; ++j) e.v[j] = mask[i + j] != 0 ? e.v[j] : T(0);
+    }
+    if (count == block_size) {
+      for (int j = 0; j < block_size; ++j) sums[j] += e.v[j];
+      for (int j = 0; j < block_size; ++j) row[i + j] = e.v[j];
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) sums[j] += e.v[j];
+      for (std::int64_t j = 0; j < count; ++j) row[i + j] = e.v[j];
+    }
+  }
+  const T sum = fold(sums, [](T a, T b) { return a + b; });
+  for (std::int64_t j = 0; j < seen; ++j) row[j] /= sum;  // not times 1 / sum: the row sums to 1 within 2 ulp
+}
+
+/// The probabilities and the output of all samples and heads.
+/// @param mask of [batch, keys], 0 for keys that nobody sees; may be null
+/// @param probabilities receives [batch, heads, queries, keys]; what lies behind the keys that a block of queries sees
+/// is not written
+/// @param dropped room for block * keys numbers if there is dropout
+/// @param out rows of heads * head numbers
+template <class T>
+void attention_forward(const AttentionShape& s, const AttentionRows<const T>& in, const std::int32_t* mask,
+                       T* probabilities, T* dropped, T* out) {
+  const T scale = 1 / std::sqrt(static_cast<T>(s.head));
+  const std::int64_t width = s.heads * s.head;
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    for (std::int64_t h = 0; h < s.heads; ++h) {
+      const T* q = in.q + b * s.queries * in.stride + h * s.head;
+      const T* k = in.k + b * s.keys * in.stride + h * s.head;
+      const T* v = in.v + b * s.keys * in.stride + h * s.head;
+      const std::int32_t* hidden = mask != nullptr ? mask + b * s.keys : nullptr;
+      T* of_head = probabilities + (b * s.heads + h) * s.queries * s.keys;
+      for (std::int64_t first = 0; first < s.queries; first += s.block) {
+        const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
+        T* p = of_head + first * s.keys;
+        gemm(Gemm<T>{.b_op = Transpose::yes,
+                     .m = rows,
+                     .n = n,
+                     .k = s.head,
+                     .a = q + first * in.stride,
+                     .lda = in.stride,
+                     .b = k,
+                     .ldb = in.stride,
+                     .c = p,
+                     .ldc = s.keys,
+                     .alpha = scale});
+        vectorized([&s, first, rows, n, hidden, p](auto unit) {
+          for (std::int64_t i = 0; i < rows; ++i) softmax_row(unit, s.seen(first + i), n, hidden, p + i * s.keys);
+        });
+        if (s.dropout.probability > 0) {
+          for (std::int64_t i = 0; i < rows; ++i) {
+            apply_dropout(s.dropout, s.position(b, h, first + i), n, p + i * s.keys, dropped + i * s.keys);
+          }
+          p = dropped;
+        }
+        gemm(Gemm<T>{.m = rows,
+                     .n = s.head,
+                     .k = n,
+                     .a = p,
+                     .lda = s.keys,
+                     .b = v,
+                     .ldb = in.stride,
+                     .c = out + (b * s.queries + first) * width + h * s.head,
+                     .ldc = width});
+      }
+    }
+  }
+}
+
+/// From the gradients dp of probabilities p to those of the scores: p (dp - sum of p dp), times `scale`. In dp's place.
+template <class T>
+void softmax_backward(std::int64_t rows, std::int64_t n, std::int64_t stride, T scale, const T* p, T* dp) {
+  vectorized([=](auto) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const T* y = p + r * stride;
+      T* g = dp + r * stride;
+      const T along = sum_of_row<T>(n, [=](std::int64_t j) { return y[j] * g[j]; });
+      for (std::int64_t j = 0; j < n; ++j) g[j] = scale * (y[j] * (g[j] - along));
+    }
+  });
+}
+
+/// The gradients of queries, keys and values.
+/// @param probabilities as attention_forward has left them
+/// @param scratch room for block * keys numbers, twice that if there is dropout
+template <class T>
+void attention_backward(const AttentionShape& s, const AttentionRows<const T>& in, const T* probabilities,
+                        const T* dout, T* scratch, const AttentionRows<T>& gradient) {
+  const T scale = 1 / std::sqrt(static_cast<T>(s.head));
+  const std::int64_t width = s.heads * s.head, stride = gradient.stride;
+  T* dropped = scratch + s.block * s.keys;
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    for (std::int64_t h = 0; h < s.heads; ++h) {
+      const std::int64_t query_row = b * s.queries, key_row = b * s.keys, column = h * s.head;
+      const T* k = in.k + key_row * in.stride + column;
+      const T* v = in.v + key_row * in.stride + column;
+      T* dk = gradient.k + key_row * stride + column;
+      T* dv = gradient.v + key_row * stride + column;
+      const T* of_head = probabilities + (b * s.heads + h) * s.queries * s.keys;
+      // The last block of queries sees all keys: it writes the gradients of keys and values, the others add to them.
+      const std::int64_t last = s.queries > 0 ? (s.queries - 1) / s.block * s.block : -1;
+      for (std::int64_t first = last; first >= 0; first -= s.block) {
+        const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
+        const T beta = first == last ? T(0) : T(1);
+        const T* p = of_head + first * s.keys;
+        const T* q = in.q + (query_row + first) * in.stride + column;
+        const T* g = dout + (query_row + first) * width + column;
+        gemm(Gemm<T>{.b_op = Transpose::yes,
+                     .m = rows,
+                     .n = n,
+                     .k = s.head,
+                     .a = g,
+                     .lda = width,
+                     .b = v,
+                     .ldb = in.stride,
+                     .c = scratch,
+                     .ldc = s.keys});
+        const T* used = p;
+        if (s.dropout.probability > 0) {
+          for (std::int64_t i = 0; i < rows; ++i) {
+            const std::uint64_t position = s.position(b, h, first + i);
+            apply_dropout(s.dropout, position, n, p + i * s.keys, dropped + i * s.keys);
+            apply_dropout(s.dropout, position, n, scratch + i * s.keys, scratch + i * s.keys);
+          }
+          used = dropped;
+        }
+        gemm(Gemm<T>{.a_op = Transpose::yes,
+                     .m = n,
+                     .n = s.head,
+                     .k = rows,
+                     .a = used,
+                     .lda = s.keys,
+                     .b = g,
+                     .ldb = width,
+                     .c = dv,
+                     .ldc = stride,
+                     .beta = beta});
+        softmax_backward<T>(rows, n, s.keys, scale, p, scratch);
+        gemm(Gemm<T>{.m = rows,
+                     .n = s.head,
+                     .k = n,
+                     .a = scratch,
+                     .lda = s.keys,
+                     .b = k,
+                     .ldb = in.stride,
+                     .c = gradient.q + (query_row + first) * stride + column,
+                     .ldc = stride});
+        gemm(Gemm<T>{.a_op = Transpose::yes,
+                     .m = n,
+                     .n = s.head,
+                     .k = rows,
+                     .a = scratch,
+                     .lda = s.keys,
+                     .b = q,
+                     .ldb = in.stride,
+                     .c = dk,
+                     .ldc = stride,
+                     .beta = beta});
+      }
+    }
+  }
+}
+
+}  // namespace smp::nn
