@@ -209,7 +209,7 @@ TEST_CASE_TEMPLATE("sizes and strides that cannot be", T, float, double) {
 }
 
 TEST_CASE_TEMPLATE("ours: the bits of an element depend on its row and its column only", T, float, double) {
-  constexpr std::int64_t m = 31, n = 70, k = 300;
+  constexpr std::int64_t m = 31, n = 70, k = 530;
   for (const VectorUnit unit : {VectorUnit::baseline, VectorUnit::avx2, VectorUnit::avx512}) {
     CAPTURE(smp::to_string(unit));
     for (int ops = 0; ops < 4; ++ops) {
