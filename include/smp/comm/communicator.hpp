@@ -71,6 +71,18 @@ concept Communicator =
 template <class C>
 concept HostCommunicator = Communicator<C> && requires(C& c, const Call& call) { c.execute(call); };
 
+/// True if streams with a worker can use `c`: all communicators but an MPI that was not initialised for threads.
+template <Communicator C>
+[[nodiscard]] bool works_in_any_thread(C& c) noexcept {
+  if constexpr (requires { c.any_thread(); }) {
+    return c.any_thread();
+  } else if constexpr (requires { c.inner(); }) {
+    return works_in_any_thread(c.inner());
+  } else {
+    return true;
+  }
+}
+
 /// What a caller may say about an operation: its purpose. Remembers where it was called.
 struct Tag {
   Purpose purpose;  ///< what the operation is for

@@ -48,6 +48,9 @@ class Mpi : public Operations<Mpi> {
   /// of.
   [[nodiscard]] const Membership& group() const noexcept { return place_->channel.group(); }
 
+  /// True if MPI was initialised for calls from any thread: then streams with a worker can use the communicator.
+  [[nodiscard]] bool any_thread() const noexcept { return place_->channel.job()->any_thread(); }
+
   /// Cuts the group into parts: the ranks that give one `colour` (not negative), ordered by `key`, then by rank.
   /// Collective. The members are verified: some MPI builds order equal or falling keys wrongly.
   [[nodiscard]] Mpi split(int colour, int key, std::string name) const;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <smp/comm/communicator.hpp>
 #include <smp/config.hpp>
 #include <smp/context.hpp>
 #include <smp/device/host_stream.hpp>
@@ -30,9 +31,9 @@ namespace smp {
 
 /// What data parallelism can be told.
 struct DataParallelOptions {
-  double clip = 0;                                 ///< largest L2 norm of the gradient; 0: any
-  std::size_t bucket_bytes = 25 * 1024 * 1024;     ///< largest bucket of gradients, unless a parameter is larger
-  bool overlap = true;                             ///< reduce buckets while backward goes on; the bits are the same
+  double clip = 0;                              ///< largest L2 norm of the gradient; 0: any
+  std::size_t bucket_bytes = 25 * 1024 * 1024;  ///< largest bucket of gradients, unless a parameter is larger
+  bool overlap = true;  ///< reduce buckets while backward goes on; an MPI without threads cannot. The bits are the same
   bool checked = check_level >= 2;                 ///< find modules that keep pointers to parameters (they compute NaN)
   bool compare_initial_values = check_level >= 2;  ///< between the ranks; they are equal if the models are
 };
@@ -53,7 +54,9 @@ class DataParallelEngine {
     }
     storage_.initialise(ctx.seed());
     if (options.checked) visibility_.emplace(layout, storage_, ctx.memory());
-    if (ranks_ > 1 && options.overlap) side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+    if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
+      side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+    }
   }
 
   /// What a context is given for the time of a call. Hears of units.
