@@ -72,6 +72,8 @@ class Layout {
       Unit& own = add_unit(path.substr(0, path.size() - 1), degree);
       m.unit = &own;
       walk<Here>(m.marked(), path, own, true, degree);
+    } else if constexpr (requires { m.parts([](auto&, auto) {}); }) {
+      m.parts([&]<class At>(auto& each, At) { walk<At>(each, path, unit, inside, degree); });
     } else if constexpr (Wrapper<M>) {
       if constexpr (requires { M::shard_degree; }) degree = unit.shard_degree = M::shard_degree;
       walk<Here>(m.inner(), path, unit, inside, degree);

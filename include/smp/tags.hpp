@@ -111,7 +111,7 @@ struct SummedOverTp {
 };
 template <class In, class Where>
 struct SummedOverTp<AroundPart<In>, Where> {
-  static constexpr bool value = In::on.kind != Spread::invariant;
+  static constexpr bool value = In::tp::on.kind != Spread::invariant;
 };
 template <class In, class Out>
 struct SummedOverTp<Around<In, Out>, CutOverTp> {

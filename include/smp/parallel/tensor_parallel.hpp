@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Tensor parallelism: a module cut over ranks by a rule of a few lines (`TensorParallelTraits`). All communication
+/// follows from the types: what arrives is moved to what a part takes, what a part returns to what goes on.
+
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <smp/module.hpp>
+#include <smp/parallel/boundary.hpp>
+#include <smp/parallel/cuts.hpp>
+#include <smp/parallel/move.hpp>
+#include <smp/tags.hpp>
+#include <smp/tensor.hpp>
+
+namespace smp {
+
+/// The same value with every `Dist` in it moved to `To`.
+template <DistributionTag To, class X>
+[[nodiscard]] auto moved(auto& ctx, X x) {
+  if constexpr (is_dist<X>) {
+    return move_to<To>(ctx, std::move(x));
+  } else if constexpr (requires { std::tuple_size<X>::value; }) {
+    return std::apply(
+        [&](auto&... each) {
+          return std::tuple<decltype(moved<To>(ctx, std::move(each)))...>{moved<To>(ctx, std::move(each))...};
+        },
+        x);
+  } else {
+    return x;
+  }
+}
+
+/// Nothing is applied after the sum.
+template <class X>
+struct NothingAfter {
+  using Input = X;   ///< what arrives
+  using Output = X;  ///< the same
+  /// Nothing.
+  struct Saved {};
+  static constexpr auto fields() { return smp::fields(); }
+  /// Every slice is left as it is.
+  static constexpr bool works_on_slices_of(Dim) { return true; }
+  /// The same.
+  Output forward(auto&, const Input& x, Saved&) const { return x; }
+  /// The same.
+  GradOf<Input> backward(auto&, GradOf<Output> dy, Saved&) { return dy; }
+};
+
+/// The module that is applied after the sum.
+template <class M, class Traits>
+struct AfterT {
+  using type = NothingAfter<typename M::Output>;  ///< none
+};
+template <class M, class Traits>
+  requires requires { typename Traits::After; }
+struct AfterT<M, Traits> {
+  using type = typename Traits::After;
+};
+
+/// One part of `M` on each tensor-parallel rank. Adds no name to a path.
+/// @tparam S in which way it is cut
+/// @tparam At how the values around it are distributed, which is what makes a layout: Invariant (`speed`: every rank
+/// has all activations), Shard<Dim::sequence> (`memory`: nothing is stored twice), Varying (each rank its own samples).
+/// A part that ends with a pending sum ends distributed as it began; one that ends with slices stays so.
+template <class M, Split S = Split::usual, DistributionTag At = Invariant>
+class TensorParallel {
+  using Traits = TensorParallelTraits<M, S>;
+  static_assert(expect_traits<M, Traits>());
+  using In = typename Traits::input;
+  using Out = typename Traits::output;
+  static constexpr bool sum_pending = Out::on.kind == Spread::partial;
+  using End = std::conditional_t<sum_pending, At, Out>;
+  using After = typename AfterT<M, Traits>::type;
+  using PartInput = SpreadAs<typename M::Input, Tags<In>>;
+  using PartOutput = SpreadAs<typename M::Output, Tags<Out>>;
+  using Last = Joint<After, Tags<End>>;
+  /// The part keeps what was gathered for it only until forward is done, if a slice of it is kept anyway.
+  static constexpr bool gathers_again = move_kind(At::on, In::on) == MoveKind::all_gather;
+
+ public:
+  using Input = SpreadAs<typename M::Input, Tags<At>>;     ///< as the module's
+  using Output = SpreadAs<typename M::Output, Tags<End>>;  ///< as the module's
+  /// What the part has saved. Where its input is gathered, the slice that arrived instead of it.
+  struct Saved {
+    Input slice{};                  ///< what arrived, if it is gathered again
+    std::uint64_t gathered = 0;     ///< which of the part's tensors are the gathered ones, a bit for each
+    typename M::Saved part{};       ///< of the part
+    typename After::Saved after{};  ///< of what is applied after the sum
+    static constexpr auto fields() {
+      return smp::fields(field("slice", &Saved::slice), field("part", &Saved::part), field("after", &Saved::after));
+    }
+  };
+
+  /// Part `rank` of `ranks` of `whole`, whose parameters are declared, not made.
+  /// @throws ConfigError if a size does not divide by the ranks
+  TensorParallel(const M& whole, int rank, int ranks)
+      : part_(part_of<Traits>(whole, rank, ranks)), after_(make_after(whole)) {}
+
+  /// Calls `f(module, around)` for the part, and for what is applied after the sum.
+  template <class F>
+  void parts(F&& f) {
+    f(part_, AroundPart<Tags<In>>{});
+    f(after_, Around<Tags<End>>{});
+  }
+  /// This rank's part.
+  [[nodiscard]] M& part() noexcept { return part_; }
+
+  /// Moves in, the part, moves out, what is applied once.
+  template <class Ctx>
+  Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
+    static_assert(expect_module<M, Ctx>());
+    const PartInput whole = moved<In>(ctx, x);
+    PartOutput y = spread<PartOutput>(part_.forward(ctx, local<typename M::Input>(whole), saved.part));
+    if constexpr (gathers_again) forget(whole, x, saved);
+    return Last::forward(after_, ctx, moved<End>(ctx, std::move(y)), saved.after);
+  }
+  /// The same backward; the gradient of the input is moved while those of the parameters are computed, if it can be.
+  GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    GradOf<Input> dx = backward_input(ctx, std::move(dy), saved);
+    backward_params(ctx, saved);
+    return dx;
+  }
+  /// The first part of backward.
+  GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    if constexpr (gathers_again) remember(ctx, saved);
+    const GradOf<PartOutput> d = moved<GradOn<Out>>(ctx, Last::backward_input(after_, ctx, std::move(dy), saved.after));
+    return moved<GradOn<At>>(ctx, spread<GradOf<PartInput>>(smp::backward_input(
+                                      part_, ctx, local<GradOf<typename M::Output>>(d), saved.part)));
+  }
+  /// The second part of backward.
+  void backward_params(auto& ctx, Saved& saved) {
+    Last::backward_params(after_, ctx, saved.after);
+    smp::backward_params(part_, ctx, saved.part);
+    saved.part = typename M::Saved{};
+  }
+
+ private:
+  static After make_after(const M& whole) {
+    if constexpr (requires { Traits::after(whole); }) {
+      return Traits::after(whole);
+    } else {
+      return After{};
+    }
+  }
+
+  /// Calls `f(place, tensor)` for each tensor of the part's Saved that has elements like `T`.
+  template <class T, class F>
+  static void for_each_like(typename M::Saved& saved, F&& f) {
+    unsigned place = 0;
+    for_each_tensor(saved, [&](auto& t) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(t)>, T>) f(place, t);
+      ++place;
+    });
+  }
+  template <class X>
+  static auto& first_dist(X& x) {
+    if constexpr (is_dist<std::remove_cv_t<X>>) {
+      return x.local;
+    } else {
+      return std::get<0>(x).local;
+    }
+  }
+  void forget(const PartInput& whole, const Input& x, Saved& saved) const {
+    const auto& gathered = first_dist(whole);
+    using T = std::remove_cvref_t<decltype(gathered)>;
+    if (gathered.data() == first_dist(x).data()) return;  // one rank
+    saved.gathered = 0;
+    for_each_like<T>(saved.part, [&](unsigned place, T& t) {
+      if (t.data() != gathered.data() || place >= 64) return;
+      saved.gathered |= std::uint64_t{1} << place;
+      t = T{};
+    });
+    if (saved.gathered != 0) saved.slice = x;
+  }
+  void remember(auto& ctx, Saved& saved) const {
+    if (saved.gathered == 0) return;
+    const PartInput whole = moved<In>(ctx, std::move(saved.slice));
+    saved.slice = Input{};
+    const auto& gathered = first_dist(whole);
+    using T = std::remove_cvref_t<decltype(gathered)>;
+    for_each_like<T>(saved.part, [&](unsigned place, T& t) {
+      if ((saved.gathered >> place & 1) != 0) t = gathered;
+    });
+    saved.gathered = 0;
+  }
+
+  M part_;
+  After after_;
+};
+
+}  // namespace smp
