@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a language model of GPT-2's shape on a text, and says how well it predicts the part that it has not seen:
+//   train_gpt --data book.txt --tokens chars --steps 2000 --lr-schedule cosine --warmup 100 --clip 1 --log book.jsonl
+// Options that cannot work: exit code 2 and one sentence.
+// needs: io blas
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "../command_line.hpp"
+#include "options.hpp"
+#include "text.hpp"
+#include "train.hpp"
+
+namespace {
+
+/// Adds the options to `app`.
+void declare(CLI::App& app, Options& o) {
+  const auto integer = [&app](const char* name, int& value, const char* text) {
+    app.add_option(name, value, text)->transform(decimal())->capture_default_str();
+  };
+  const auto number = [&app](const char* name, double& value, const char* text) {
+    app.add_option(name, value, text)->capture_default_str();
+  };
+  const auto one_of = [&app](const char* name, std::string& value, std::vector<std::string> words, const char* text) {
+    app.add_option(name, value, text)->check(CLI::IsMember(std::move(words)))->capture_default_str();
+  };
+
+  app.add_option("--data", o.data, "text to learn")->required();
+  one_of("--tokens", o.tokens, {"bytes", "chars"}, "what is predicted: bytes, or the characters (UTF-8) of the text");
+  number("--heldout", o.heldout, "part of the text, at its end, that is not learnt but judges what was");
+  integer("--eval-every", o.eval_every, "steps between held-out losses in the log; 0: only one at the end");
+
+  integer("--layers", o.layers, "transformer blocks");
+  integer("--heads", o.heads, "attention heads of a block");
+  integer("--hidden", o.hidden, "width of the model");
+  integer("--seq", o.seq, "tokens of a sample");
+  number("--dropout", o.dropout, "probability of dropping an element");
+
+  integer("--batch", o.batch, "samples of an optimizer step, over all ranks, micro-batches and accumulation passes");
+  integer("--microbatches", o.microbatches, "micro-batches of a pass");
+  integer("--accumulation", o.accumulation, "passes of an optimizer step");
+  integer("--steps", o.steps, "optimizer steps");
+  one_of("--optimizer", o.optimizer, {"adamw", "adam", "adadelta", "sgd"}, "rule of the update");
+  number("--lr", o.lr, "learning rate");
+  one_of("--lr-schedule", o.lr_schedule, {"constant", "linear", "cosine"}, "its way from --lr to --min-lr");
+  integer("--warmup", o.warmup, "first steps, in which the learning rate grows linearly");
+  number("--min-lr", o.min_lr, "learning rate at the end of a linear or cosine schedule");
+  number("--beta1", o.beta1, "memory of the first moment, of Adam and AdamW");
+  number("--beta2", o.beta2, "memory of the second moment, of Adam and AdamW");
+  number("--weight-decay", o.weight_decay, "decay of weight matrices");
+  number("--clip", o.clip, "largest norm of the gradient; 0: no limit");
+
+  integer("--seed", o.seed, "of initial values, samples and dropout");
+  one_of("--dtype", o.dtype, {"f32", "f64"}, "type of values and gradients");
+  one_of("--checkpointing", o.checkpointing, {"none", "each"}, "blocks that keep their input only and compute twice");
+  app.add_option("--log", o.log, "file for one JSON object a step, and a summary");
+  app.add_option("--save", o.save, "file for the parameters, in the safetensors format");
+  integer("--ranks", o.ranks, "ranks, as threads of this process");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto begin = std::chrono::steady_clock::now();
+  Options options;
+  CLI::App app("Trains a language model of GPT-2's shape");
+  declare(app, options);
+  return run(app, argc, argv, [&] {
+    check(options);
+    const Text text(options);
+    if (options.dtype == "f64") {
+      train<double>(options, text, begin);
+    } else {
+      train<float>(options, text, begin);
+    }
+  });
+}

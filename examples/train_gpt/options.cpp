@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include <smp/error.hpp>
+
+namespace {
+
+void at_least(const char* option, int value, int least) {
+  if (value < least) {
+    throw smp::ConfigError(std::string(option) + " is " + std::to_string(value) + ", but must be at least " +
+                           std::to_string(least));
+  }
+}
+
+/// Refuses numbers below `least`, not below `most`, and those that are none.
+void in_range(const char* option, double value, double least, double most, const char* range) {
+  if (!(value >= least && value < most)) {
+    throw smp::ConfigError(std::string(option) + ": expected " + range + ", found " + std::to_string(value));
+  }
+}
+
+}  // namespace
+
+void check(const Options& o) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [option, value] :
+       {std::pair("--layers", o.layers), std::pair("--heads", o.heads), std::pair("--hidden", o.hidden),
+        std::pair("--seq", o.seq), std::pair("--batch", o.batch), std::pair("--microbatches", o.microbatches),
+        std::pair("--accumulation", o.accumulation), std::pair("--ranks", o.ranks)}) {
+    at_least(option, value, 1);
+  }
+  for (const auto& [option, value] : {std::pair("--eval-every", o.eval_every), std::pair("--steps", o.steps),
+                                      std::pair("--warmup", o.warmup), std::pair("--seed", o.seed)}) {
+    at_least(option, value, 0);
+  }
+  for (const auto& [option, value] : {std::pair("--heldout", o.heldout), std::pair("--dropout", o.dropout),
+                                      std::pair("--beta1", o.beta1), std::pair("--beta2", o.beta2)}) {
+    in_range(option, value, 0, 1, "a number from 0 to below 1");
+  }
+  for (const auto& [option, value] : {std::pair("--lr", o.lr), std::pair("--min-lr", o.min_lr),
+                                      std::pair("--weight-decay", o.weight_decay), std::pair("--clip", o.clip)}) {
+    in_range(option, value, 0, infinity, "a finite number from 0");
+  }
+  if (o.hidden % o.heads != 0) {
+    throw smp::ConfigError("--hidden is " + std::to_string(o.hidden) +
+                           ", but must be a multiple of --heads = " + std::to_string(o.heads));
+  }
+  if (o.ranks > 1) throw smp::ConfigError("--ranks is " + std::to_string(o.ranks) + ", but only 1 works yet");
+  const std::int64_t shares = std::int64_t{o.ranks} * o.microbatches * o.accumulation;
+  if (o.batch % shares != 0) {
+    throw smp::ConfigError(
+        "--batch is " + std::to_string(o.batch) +
+        ", but must be a multiple of ranks x --microbatches x --accumulation = " + std::to_string(o.ranks) + " x " +
+        std::to_string(o.microbatches) + " x " + std::to_string(o.accumulation) + " = " + std::to_string(shares));
+  }
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What train_gpt is asked to do.
+
+#include <string>
+
+/// The options of the command line, which main.cpp explains.
+struct Options {
+  std::string data, tokens = "bytes";
+  double heldout = 0.1;
+  int eval_every = 0;
+
+  int layers = 4, heads = 4, hidden = 128, seq = 64;
+  double dropout = 0;
+
+  int batch = 12, microbatches = 1, accumulation = 1, steps = 1000;
+  std::string optimizer = "adamw", lr_schedule = "constant";
+  double lr = 1e-3, min_lr = 0, beta1 = 0.9, beta2 = 0.99, weight_decay = 0, clip = 0;
+  int warmup = 0;
+
+  int seed = 1, ranks = 1;
+  std::string dtype = "f32", checkpointing = "none";
+  std::string log, save;
+
+  /// Samples that one rank computes at a time.
+  [[nodiscard]] int samples_at_once() const { return batch / (ranks * microbatches * accumulation); }
+};
+
+/// @throws smp::ConfigError with a sentence for options that cannot work, alone or together
+void check(const Options& options);

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What one rank does from the first step to the last word.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <smp/comm/objects.hpp>
+#include <smp/io/parameters.hpp>
+#include <smp/nn/cross_entropy.hpp>
+#include <smp/optim/any.hpp>
+#include <smp/optim/learning_rate.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/topology.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "gpt.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "text.hpp"
+
+/// The optimizer that the options name.
+inline smp::optim::Any make_optimizer(const Options& o) {
+  const smp::optim::AdamNumbers adam{.beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay};
+  if (o.optimizer == "adam") return smp::optim::Adam{adam};
+  if (o.optimizer == "adadelta") return smp::optim::AdaDelta{.weight_decay = o.weight_decay};
+  if (o.optimizer == "sgd") return smp::optim::Sgd{.weight_decay = o.weight_decay};
+  return smp::optim::AdamW{adam};
+}
+
+/// The training run on one rank.
+/// @tparam T of values and gradients
+/// @tparam Comm of the world
+template <class T, class Comm>
+class Run {
+  using Worker = smp::Worker<Comm, smp::DynamicTopology>;
+
+ public:
+  /// Initial values, and the files that will be written: who cannot write them finds out now.
+  Run(Comm world, const Options& options, const Text& text)
+      : options_(options),
+        text_(text),
+        worker_(world, topology(world.size()), static_cast<std::uint64_t>(options.seed)),
+        context_(worker_.context()),
+        trainer_(context_, Gpt<T>(text.classes(), options), make_optimizer(options), {.clip = options.clip}),
+        log_(speaks() ? options.log : "") {
+    if (!options.save.empty() && speaks()) {
+      file_.emplace(options.save, smp::io::headers(smp::io::parameters<T>(trainer_.layout())));
+    }
+  }
+
+  /// All steps, then summary, parameters and sample.
+  /// @param transport what carries messages
+  /// @param begin of the program
+  void all(const std::string& transport, Clock::time_point begin) {
+    std::optional<double> heldout;
+    {
+      Progress progress(speaks() ? options_.steps : 0);
+      for (int s = 1; s <= options_.steps; ++s) {
+        StepReport report = step(s);
+        if (options_.eval_every > 0 && s % options_.eval_every == 0) report.heldout = heldout_loss();
+        heldout = report.heldout;
+        log_.add(report);
+        progress.show(report);
+      }
+    }
+    if (!heldout) heldout = heldout_loss();
+    Summary summary{transport, worker_.topology().degrees(), reports(), heldout, "", 0};
+    if (!speaks()) return;
+    const auto parameters = smp::io::parameters<T>(trainer_.layout());
+    if (file_) {
+      for (const auto& p : parameters) file_->append(std::as_bytes(p.values));
+      file_->commit();
+    }
+    write_sample();
+    if (heldout)
+      std::printf("\nheld-out loss %.4f after %d steps, %.1f s\n", *heldout, options_.steps, seconds_since(begin));
+    summary.weights_sha256 = smp::io::sha256(parameters);
+    summary.wall_s = seconds_since(begin);
+    log_.add(summary);
+  }
+
+ private:
+  static smp::DynamicTopology topology(int ranks) {
+    return smp::DynamicTopology(smp::degrees_for(ranks, {.rdp = ranks}));
+  }
+  /// True on the rank that speaks.
+  [[nodiscard]] bool speaks() const { return worker_.rank() == 0; }
+
+  /// Step `s` of --steps, the first is 1.
+  StepReport step(int s) {
+    const auto begin = Clock::now();
+    const auto before = worker_.counters().rows();
+    const int samples = options_.samples_at_once() * options_.microbatches;  // of a pass
+    double sum = 0;
+    double weight = 0;
+    for (int pass = 0; pass < options_.accumulation; ++pass) {
+      const auto first = static_cast<std::uint64_t>((worker_.rank() * options_.accumulation + pass) * samples);
+      smp::Ids inputs(worker_.memory(), {samples, options_.seq});
+      smp::Ids targets(worker_.memory(), {samples, options_.seq});
+      text_.samples(static_cast<std::uint64_t>(s), first, options_.seq, {inputs.data(), inputs.size()},
+                    {targets.data(), targets.size()});
+      const auto loss = smp::step(context_, trainer_, smp::nn::CrossEntropy<T>(), inputs, targets,
+                                  {.microbatches = options_.microbatches,
+                                   .passes = options_.accumulation,
+                                   .pass = pass,
+                                   .first_sample = first});
+      sum += loss.sum;
+      weight += loss.weight;
+    }
+    const smp::optim::LearningRate rate{smp::optim::parse_decay(options_.lr_schedule), options_.lr, options_.min_lr,
+                                        options_.warmup, options_.steps};
+    const double norm = trainer_.step(context_, rate(s - 1));
+    if (s == options_.steps) traffic_ = since(before);
+    if (!std::isfinite(sum)) {
+      throw smp::Error("the loss of step " + std::to_string(s) +
+                       " is not a number; a smaller --lr, a longer --warmup or " + "--clip 1 may help");
+    }
+    const double tokens = static_cast<double>(options_.batch) * options_.seq;
+    return {s, sum / weight, norm, tokens / seconds_since(begin), {}};
+  }
+
+  /// The mean loss over the whole held-out text, cut into windows; ranks share them.
+  std::optional<double> heldout_loss() {
+    const auto tokens = text_.heldout();
+    if (tokens.empty()) return {};
+    const std::size_t seq = static_cast<std::size_t>(options_.seq);
+    const std::size_t windows = (tokens.size() - 1 + seq - 1) / seq;
+    const std::size_t ranks = static_cast<std::size_t>(worker_.size()), rank = static_cast<std::size_t>(worker_.rank());
+    const std::size_t first = windows * rank / ranks, end = windows * (rank + 1) / ranks;
+    const smp::Shape shape{static_cast<std::int64_t>(end - first), options_.seq};
+    smp::Ids inputs(worker_.memory(), shape, smp::MemoryUse::buffer);
+    smp::Ids targets(worker_.memory(), shape, smp::MemoryUse::buffer);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const std::size_t place = first * seq + i;
+      const bool inside = place + 1 < tokens.size();  // the last window need not be full
+      inputs.data()[i] = inside ? tokens[place] : 0;
+      targets.data()[i] = inside ? tokens[place + 1] : smp::nn::CrossEntropy<T>().ignored;
+    }
+    const std::size_t at_once = static_cast<std::size_t>(options_.samples_at_once());
+    return smp::evaluate(context_, trainer_, smp::nn::CrossEntropy<T>(), inputs, targets,
+                         static_cast<int>((end - first + at_once - 1) / at_once), smp::CountTargets{})
+        .mean();
+  }
+
+  /// Prints text that the model makes up, token by token. Probabilities are sharpened a little, as is usual.
+  void write_sample() {
+    constexpr std::size_t length = 500;
+    constexpr double temperature = 0.8;
+    const smp::RandomStream random{worker_.seed(), smp::stream_of("sample")};
+    std::vector<std::int32_t> tokens(text_.learnt().begin(), text_.learnt().begin() + 1);
+    std::printf("%s", text_.word(tokens[0]).c_str());
+    for (std::size_t i = 1; i < length; ++i) {
+      const std::size_t seen = std::min(tokens.size(), static_cast<std::size_t>(options_.seq));
+      smp::Ids input(worker_.memory(), {1, static_cast<std::int64_t>(seen)});
+      std::copy(tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end(), input.data());
+      const auto outputs = smp::predict(context_, trainer_, input);
+      const std::span<const T> logits(outputs[0].end() - text_.classes(), outputs[0].end());
+      tokens.push_back(draw(logits, temperature, random.uniform(i)));
+      std::printf("%s", text_.word(tokens.back()).c_str());
+    }
+    std::printf("\n");
+  }
+
+  /// A class with probability proportional to exp(logit / temperature), given a uniform number.
+  static std::int32_t draw(std::span<const T> logits, double temperature, double uniform) {
+    const double most = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+    std::vector<double> sums;
+    double sum = 0;
+    for (const T logit : logits) sums.push_back(sum += std::exp((static_cast<double>(logit) - most) / temperature));
+    return static_cast<std::int32_t>(std::upper_bound(sums.begin(), sums.end() - 1, uniform * sum) - sums.begin());
+  }
+
+  /// What was counted after `before`.
+  std::vector<smp::comm::Counters::Row> since(const std::vector<smp::comm::Counters::Row>& before) const {
+    auto rows = worker_.counters().rows();
+    for (auto& row : rows) {
+      for (const auto& old : before) {
+        if (old.group != row.group || old.operation != row.operation || old.purpose != row.purpose) continue;
+        row.count.calls -= old.count.calls;
+        row.count.bytes -= old.count.bytes;
+      }
+    }
+    std::erase_if(rows, [](const auto& row) { return row.count.calls == 0; });
+    return rows;
+  }
+
+  /// The reports of all ranks, on every rank.
+  std::vector<RankReport> reports() {
+    RankReport own{traffic_, {}};
+    for (std::size_t use = 0; use < smp::memory_uses; ++use) {
+      own.peaks[use] = worker_.memory()[static_cast<smp::MemoryUse>(use)].peak;
+    }
+    return smp::comm::all_gather_object(worker_.groups()[smp::Group::world], own);
+  }
+
+  const Options& options_;
+  const Text& text_;
+  Worker worker_;
+  typename Worker::Context context_;
+  smp::DataParallel<Gpt<T>, smp::optim::Any> trainer_;
+  Log log_;
+  std::optional<smp::io::SafetensorsWriter> file_;
+  std::vector<smp::comm::Counters::Row> traffic_;  // of the last step
+};

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// The training run, for each type of numbers compiled by itself.
+
+#include <chrono>
+
+#include "options.hpp"
+#include "text.hpp"
+
+/// Trains as `options` say on `text`, with values of type `T`, on ranks that are threads of this process.
+/// @param begin of the program
+template <class T>
+void train(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
+
+template <>
+void train<float>(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
+template <>
+void train<double>(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);

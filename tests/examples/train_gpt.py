@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program examples/train_gpt, judged from outside: python3 train_gpt.py PROGRAM. What it writes is read with Python's
+json and struct, and the held-out loss is computed again from the saved weights, in plain Python."""
+
+import hashlib
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = sys.argv[1]
+FOLDER = tempfile.mkdtemp()
+TEXT = os.path.join(FOLDER, "text")
+WORDS = "the cat sat on the mat and saw a bird; what a day, said the bird, and flew over the sea. "
+with open(TEXT, "w", encoding="utf-8") as f:
+    f.write((WORDS + "Übrigens: naïve cats é. \n") * 6)
+LAYERS, HEADS, WIDTH, SEQ = 2, 2, 8, 8
+TINY = {
+    "--data": TEXT, "--tokens": "chars", "--layers": LAYERS, "--heads": HEADS, "--hidden": WIDTH, "--seq": SEQ,
+    "--batch": 8, "--steps": 4, "--dtype": "f64", "--lr": 0.01, "--weight-decay": 0.1, "--clip": 1,
+}
+bad = 0
+
+
+def check(ok, *what):
+    """Counts and prints what is not as it should be."""
+    global bad
+    if not ok:
+        bad += 1
+        print("FAILED:", *what, flush=True)
+
+
+def run(**changes):
+    """Exit code, stdout and stderr of a tiny run with some options changed; None drops one."""
+    options = dict(TINY, **{"--" + name.replace("_", "-"): value for name, value in changes.items()})
+    arguments = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def fails(sentence, **changes):
+    """Exit code 2, nothing on stdout, this sentence on stderr."""
+    code, out, err = run(**changes)
+    check(code == 2 and out == "" and err == sentence + "\n", changes, "expected", sentence, "found", code, out, err)
+
+
+def logged(**changes):
+    """Steps and summary of a run."""
+    log = os.path.join(FOLDER, "log")
+    code, out, err = run(log=log, **changes)
+    check(code == 0 and err == "", changes, "ends with", code, err)
+    with open(log, encoding="utf-8") as file:
+        *steps, last = [json.loads(line) for line in file]
+    return steps, last["summary"], out
+
+
+def losses(steps):
+    return [step["loss"] for step in steps]
+
+
+def close(a, b, tolerance=1e-12):
+    return len(a) == len(b) and all(abs(x - y) <= tolerance * abs(y) for x, y in zip(a, b))
+
+
+def read_safetensors(name):
+    """{name: (shape, list)}, names in order, data."""
+    with open(name, "rb") as file:
+        content = file.read()
+    length = struct.unpack("<Q", content[:8])[0]
+    header, data = json.loads(content[8:8 + length]), content[8 + length:]
+    header.pop("__metadata__", None)
+    tensors, end = {}, 0
+    for path, t in header.items():
+        begin, end_of_this = t["data_offsets"]
+        letter, size = {"F32": ("f", 4), "F64": ("d", 8)}[t["dtype"]]
+        check(begin == end and end_of_this - begin == size * math.prod(t["shape"]), path, "is not where it should be")
+        end = end_of_this
+        tensors[path] = (t["shape"], struct.unpack(f"<{math.prod(t['shape'])}{letter}", data[begin:end]))
+    check(end == len(data), "the file is longer than its header says")
+    return tensors, data
+
+
+# ---- GPT-2's forward pass, once more, as its definition says
+
+
+def rows(tensor):
+    (count, width), values = tensor
+    return [values[i * width:(i + 1) * width] for i in range(count)]
+
+
+def linear(x, weight, bias=None):
+    return [sum(a * b for a, b in zip(x, row)) + (bias[i] if bias else 0) for i, row in enumerate(weight)]
+
+
+def layer_norm(x, w, b):
+    mean = sum(x) / len(x)
+    scale = 1 / math.sqrt(sum((v - mean)**2 for v in x) / len(x) + 1e-5)
+    return [(v - mean) * scale * w[i] + b[i] for i, v in enumerate(x)]
+
+
+def gelu(x):
+    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x):
+    e = [math.exp(v - max(x)) for v in x]
+    return [v / sum(e) for v in e]
+
+
+def add(x, y):
+    return [[a + b for a, b in zip(u, v)] for u, v in zip(x, y)]
+
+
+def attention(x, p, path):
+    qkv = [linear(v, rows(p[path + "c_attn.weight"]), p[path + "c_attn.bias"][1]) for v in x]
+    out = [[] for _ in x]
+    size = WIDTH // HEADS
+    for head in range(HEADS):
+        q, k, v = ([row[part * WIDTH + head * size:part * WIDTH + (head + 1) * size] for row in qkv] for part in range(3))
+        for i, query in enumerate(q):
+            weights = softmax([sum(a * b for a, b in zip(query, key)) / math.sqrt(size) for key in k[:i + 1]])
+            out[i] += [sum(w * value[d] for w, value in zip(weights, v)) for d in range(size)]
+    return [linear(v, rows(p[path + "c_proj.weight"]), p[path + "c_proj.bias"][1]) for v in out]
+
+
+def mlp(x, p, path):
+    inner = [[gelu(u) for u in linear(v, rows(p[path + "c_fc.weight"]), p[path + "c_fc.bias"][1])] for v in x]
+    return [linear(v, rows(p[path + "c_proj.weight"]), p[path + "c_proj.bias"][1]) for v in inner]
+
+
+def window_loss(p, tokens, targets):
+    """The sum of -log p(target) over one window."""
+    norm = lambda x, path: [layer_norm(v, p[path + ".weight"][1], p[path + ".bias"][1]) for v in x]
+    wte, wpe = rows(p["wte.weight"]), rows(p["wpe.weight"])
+    x = [[a + b for a, b in zip(wte[t], wpe[i])] for i, t in enumerate(tokens)]
+    for layer in range(LAYERS):
+        h = f"h.{layer}."
+        x = add(x, attention(norm(x, h + "ln_1"), p, h + "attn."))
+        x = add(x, mlp(norm(x, h + "ln_2"), p, h + "mlp."))
+    return sum(-math.log(softmax(linear(v, wte))[t]) for v, t in zip(norm(x, "ln_f"), targets))
+
+
+def heldout_loss(p, heldout):
+    with open(TEXT, encoding="utf-8") as file:
+        text = file.read()
+    number = {c: i for i, c in enumerate(sorted(set(text)))}
+    tokens = [number[c] for c in text]
+    tokens = tokens[int(len(tokens) * (1 - heldout)):]
+    total = sum(window_loss(p, tokens[i:min(i + SEQ, len(tokens) - 1)], tokens[i + 1:i + SEQ + 1])
+                for i in range(0, len(tokens) - 1, SEQ))
+    return total / (len(tokens) - 1)
+
+
+# ---- what goes wrong is one sentence
+fails("--data is required", data=None)
+fails("smp: cannot read '/nowhere/text', or it is empty", data="/nowhere/text")
+fails("smp: cannot write '/nowhere/log'", log="/nowhere/log")
+fails("smp: cannot write '/nowhere/weights'", save="/nowhere/weights")
+fails("smp: --batch is 8, but must be a multiple of ranks x --microbatches x --accumulation = 1 x 3 x 1 = 3", microbatches=3)
+fails("smp: --batch is 8, but must be a multiple of ranks x --microbatches x --accumulation = 1 x 4 x 4 = 16",
+      microbatches=4, accumulation=4)
+fails("smp: --hidden is 8, but must be a multiple of --heads = 3", heads=3)
+fails("smp: --layers is 0, but must be at least 1", layers=0)
+fails("smp: --steps is -1, but must be at least 0", steps=-1)
+fails("smp: --dropout: expected a number from 0 to below 1, found 1.000000", dropout=1)
+fails("smp: --lr: expected a finite number from 0, found nan", lr="nan")
+fails("smp: --heldout leaves 1 of the 684 tokens, but a loss needs at least 2", heldout=0.001)
+fails("smp: '" + TEXT + "' leaves 615 tokens to learn, but --seq 615 needs at least 616", seq=615)
+for option, word in ("tokens", "words"), ("dtype", "f16"), ("optimizer", "lion"), ("lr_schedule", "step"), ("checkpointing", "all"):
+    code, out, err = run(**{option: word})
+    check(code == 2 and out == "" and err.count("\n") == 1 and word in err, option, word, code, out, err)
+fails('--batch: "4x" is not a decimal 32-bit integer', batch="4x")
+check("--weight-decay" in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout, "--help")
+
+# ---- the log, the file, and what they say of each other
+weights = os.path.join(FOLDER, "weights")
+steps, summary, out = logged(save=weights, eval_every=2)
+check([list(s)[:4] for s in steps] == [["step", "loss", "grad_norm", "tokens_per_s"]] * 4, "keys", steps)
+check([s["step"] for s in steps] == [1, 2, 3, 4], "steps", steps)
+check(["heldout_loss" in s for s in steps] == [False, True, False, True], "--eval-every 2", steps)
+check(all(s["grad_norm"] > 0 and s["tokens_per_s"] > 0 for s in steps), "numbers", steps)
+check(list(summary) == ["transport", "world", "degrees", "bytes", "calls", "peak_bytes", "peak_bytes_per_rank",
+                        "heldout_loss", "weights_sha256", "wall_s"], "keys of the summary", list(summary))
+check((summary["transport"], summary["world"]) == ("threads", 1), summary)
+check(summary["degrees"] == {"pp": 1, "tp": 1, "rdp": 1, "sdp": 1}, summary["degrees"])
+check(sum(n for group in summary["bytes"].values() for by in group.values() for n in by.values()) == 0, summary["bytes"])
+parameters, data = read_safetensors(weights)
+check(list(parameters) == sorted(parameters), "order of the parameters", list(parameters))
+check(hashlib.sha256(data).hexdigest() == summary["weights_sha256"], "weights_sha256")
+blocks = [f"h.{i}.{part}.{kind}" for i in range(LAYERS) for kind in ("weight", "bias")
+          for part in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")]
+check(set(parameters) == {"wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias", *blocks}, "names", list(parameters))
+check(summary["peak_bytes"]["parameter"] == len(data), "bytes of parameters", summary)
+check(summary["peak_bytes"]["gradient"] == len(data), "bytes of gradients", summary)
+check(summary["peak_bytes"]["optimizer"] == 2 * len(data), "bytes of AdamW's moments", summary)
+check(summary["peak_bytes_per_rank"] == {use: [n] for use, n in summary["peak_bytes"].items()}, "bytes of ranks", summary)
+expected = heldout_loss(parameters, 0.1)
+check(close([summary["heldout_loss"], steps[-1]["heldout_loss"]], [expected] * 2), "held-out loss", summary, expected)
+check(len(out) > 100, "sample", out)
+
+# ---- the same again, and another seed
+again_steps, again, _ = logged(eval_every=2)
+check(losses(again_steps) == losses(steps) and again["weights_sha256"] == summary["weights_sha256"], "two runs differ")
+check(logged(seed=2)[1]["weights_sha256"] != summary["weights_sha256"], "two seeds do not differ")
+
+# ---- the samples of a step, its masks and its mean do not depend on how it is cut; nor do bits on recomputation
+plain_steps, plain, _ = logged(dropout=0.3)
+for cut in {"microbatches": 4}, {"accumulation": 4}, {"microbatches": 2, "accumulation": 2}, {"microbatches": 8}:
+    cut_steps, _, _ = logged(dropout=0.3, **cut)
+    check(close(losses(cut_steps), losses(plain_steps)), cut, losses(cut_steps), losses(plain_steps))
+recomputed_steps, recomputed, _ = logged(dropout=0.3, checkpointing="each")
+check(losses(recomputed_steps) == losses(plain_steps), "checkpointing", losses(recomputed_steps), losses(plain_steps))
+check(recomputed["weights_sha256"] == plain["weights_sha256"], "weights after checkpointing")
+check(recomputed["peak_bytes"]["activation"] < plain["peak_bytes"]["activation"], "activations", recomputed, plain)
+
+# ---- the other types, optimizers and schedules
+steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)
+parameters, data = read_safetensors(weights)
+check(summary["heldout_loss"] is None and not any("heldout_loss" in s for s in steps), "--heldout 0", summary)
+check(parameters["wte.weight"][0] == [256, WIDTH] and len(parameters["wte.weight"][1]) == 256 * WIDTH, "bytes")
+check(summary["peak_bytes"]["parameter"] == len(data) and hashlib.sha256(data).hexdigest() == summary["weights_sha256"], "f32")
+check(close(losses(logged(dtype="f32")[0]), losses(logged()[0]), 1e-4), "f32 is far from f64")
+seen = set()
+for change in ({"optimizer": "adam"}, {"optimizer": "sgd"}, {"optimizer": "adadelta", "lr": 1},
+               {"lr_schedule": "linear"}, {"lr_schedule": "cosine"}, {"lr_schedule": "cosine", "warmup": 2},
+               {"lr_schedule": "cosine", "min_lr": 0.005}):
+    steps, summary, _ = logged(**change)
+    check(all(math.isfinite(x) for x in losses(steps)), change, losses(steps))
+    seen.add(summary["weights_sha256"])
+check(len(seen) == 7, "some optimizers or schedules do the same")
+check(logged(steps=0)[1]["weights_sha256"] != "", "no steps")
+check(losses(logged(steps=60, batch=16)[0])[-1] < 2.6, "nothing is learnt")
+
+sys.exit(1 if bad else 0)
