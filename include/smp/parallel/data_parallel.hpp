@@ -4,6 +4,7 @@
 /// @file
 /// Data parallelism: every rank has the whole model and its own samples; gradients are summed over the ranks.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -132,6 +133,22 @@ class DataParallelEngine {
     weight_ = 0;
   }
 
+  /// Forgets the gradients since the last update; all ranks do, after the same backward passes.
+  template <class Ctx>
+  void discard(Ctx& ctx) {
+    auto& compute = ctx.stream();
+    if (side_stream_) {
+      side_stream_->record(reduced_);
+      compute.wait(reduced_);
+    }
+    storage_.for_each_type([&]<class T>(FlatArrays<T>& arrays) {
+      compute.enqueue(
+          [data = arrays.gradients.data(), size = arrays.gradients.size()] { std::fill_n(data, size, T(0)); });
+    });
+    reduction_.reset();
+    weight_ = 0;
+  }
+
   /// Compares layout and values with those of rank 0 of the group.
   /// @throws ConfigError on all ranks if they differ
   template <class Ctx>
@@ -204,7 +221,8 @@ class DataParallelEngine {
 };
 
 /// A model on every rank of the RDP group. Owns the model, which stays where it is, its parameters, gradients and the
-/// state of the optimizer.
+/// state of the optimizer. A parameter that a step, or a rank, has not used counts with the gradient zero: it is
+/// reduced with the others, and the optimizer treats it like any other (momentum and decay go on), on all ranks alike.
 ///
 ///     smp::DataParallel trainer(ctx, Net{}, smp::optim::AdamW{}, {.clip = 1});
 ///     smp::step(ctx, trainer, loss, inputs, targets);
@@ -266,6 +284,11 @@ class DataParallel {
   template <class Ctx>
   void update(Ctx& ctx, double learning_rate) {
     engine_->update(ctx, optimizer_, learning_rate);
+  }
+  /// Forgets the gradients since the last update, after an exception or because they are no good; all ranks do.
+  template <class Ctx>
+  void discard(Ctx& ctx) {
+    engine_->discard(ctx);
   }
   /// The norm of the last update, once the stream has come to it.
   [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
