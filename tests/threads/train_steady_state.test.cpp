@@ -1,0 +1,66 @@
+// A training step allocates nothing once it is under way: tensors, what modules save, buckets, losses, tasks.
+#include <cstddef>
+#include <cstdint>
+
+#include <doctest/doctest.h>
+
+#include <smp/optim/any.hpp>
+#include <smp/parallel/checkpointed.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sequential.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "support/allocations.hpp"
+#include "support/ranks.hpp"
+#include "support/tiny_modules.hpp"
+
+namespace {
+
+using namespace smp::testing;
+using Layer = Dense<float>;
+using Net = smp::Sequential<smp::Repeat<Layer>, smp::Repeat<smp::Checkpointed<Layer>>>;
+
+void check(World& world, smp::HostStream::Mode mode) {
+  smp::Worker worker(world, smp::Topology<smp::Degrees{.rdp = smp::dynamic}>(world.size()), 3, mode);
+  auto ctx = worker.context();
+  smp::DataParallel trainer(
+      ctx,
+      Net(smp::Repeat<Layer>(2, [](std::size_t) { return Layer(8, 8); }),
+          smp::Repeat<smp::Checkpointed<Layer>>(2, [](std::size_t) { return smp::Checkpointed<Layer>(Layer(8, 8)); })),
+      smp::optim::Any(smp::optim::AdamW()), {.clip = 0.1, .bucket_bytes = 300});
+  smp::TensorOf<float> x(worker.memory(), {6, 8});
+  for (float& v : x) v = 0.5f;
+  double sum = 0;
+  const auto train = [&](int steps) {
+    for (int s = 0; s < steps; ++s) {
+      sum += smp::step(ctx, trainer, SquaredError<float>{}, x, x, {.microbatches = 4, .passes = 2}).mean();
+      sum += smp::step(ctx, trainer, SquaredError<float>{}, x, x, {.microbatches = 4, .passes = 2, .pass = 1}).mean();
+      sum += trainer.step(ctx, 0.01);
+      sum += smp::evaluate(ctx, trainer, SquaredError<float>{}, x, x, 2).mean();
+    }
+  };
+  // Other ranks' allocations are counted as well, so all have to be inside.
+  train(2);
+  world.barrier(worker.stream());
+  worker.stream().synchronize();
+  const long before = allocations;
+  world.barrier(worker.stream());
+  worker.stream().synchronize();
+  train(3);
+  world.barrier(worker.stream());
+  worker.stream().synchronize();
+  const long after = allocations;
+  world.barrier(worker.stream());
+  worker.stream().synchronize();
+  CHECK(after - before == 0);
+  CHECK(sum > 0);
+}
+
+}  // namespace
+
+TEST_CASE("steps of training and evaluation allocate nothing") {
+  on_ranks({1, 2, 4}, [](World& world) { check(world, smp::HostStream::Mode::at_once); });
+  on_ranks({1, 2}, [](World& world) { check(world, smp::HostStream::Mode::worker); });
+}
