@@ -10,11 +10,11 @@ text() {
 #pragma once
 
 /// @file
-/// All of smp that needs no outside library. Written by scripts/umbrella.sh.
+/// All of smp that needs no outside library, without the helpers of tests. Written by scripts/umbrella.sh.
 
 HEADER
   find smp -name '*.hpp' ! -path smp/smp.hpp ! -path 'smp/comm/mpi*' ! -path 'smp/comm/nccl*' \
-    ! -path 'smp/device/cuda*' ! -path 'smp/io/*' |
+    ! -path 'smp/device/cuda*' ! -path 'smp/io/*' ! -path 'smp/testing/*' |
     LC_ALL=C sort | sed 's/.*/#include <&>/'
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// All of smp that needs no outside library. Written by scripts/umbrella.sh.
+/// All of smp that needs no outside library, without the helpers of tests. Written by scripts/umbrella.sh.
 
 #include <smp/batch_plan.hpp>
 #include <smp/comm/agreement.hpp>
@@ -32,10 +32,15 @@
 #include <smp/device/copy.hpp>
 #include <smp/device/gemm.hpp>
 #include <smp/device/gemm_call.hpp>
+#include <smp/device/gemm_cblas.hpp>
+#include <smp/device/gemm_dnnl.hpp>
 #include <smp/device/gemm_portable.hpp>
+#include <smp/device/gemm_threads.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/device/libmvec.hpp>
 #include <smp/device/memory.hpp>
+#include <smp/device/memory_allocator.hpp>
+#include <smp/device/symbol.hpp>
 #include <smp/device/vectorized.hpp>
 #include <smp/device/waiting.hpp>
 #include <smp/distribution.hpp>
@@ -44,8 +49,24 @@
 #include <smp/float16.hpp>
 #include <smp/layout.hpp>
 #include <smp/module.hpp>
+#include <smp/nn/activation.hpp>
+#include <smp/nn/add_bias.hpp>
+#include <smp/nn/attention.hpp>
+#include <smp/nn/attention_core.hpp>
+#include <smp/nn/cross_entropy.hpp>
+#include <smp/nn/dropout.hpp>
+#include <smp/nn/embedding.hpp>
+#include <smp/nn/gelu.hpp>
+#include <smp/nn/layer_norm.hpp>
 #include <smp/nn/linear.hpp>
+#include <smp/nn/lm_head.hpp>
+#include <smp/nn/mlp.hpp>
+#include <smp/nn/position_embedding.hpp>
+#include <smp/nn/relu.hpp>
 #include <smp/nn/rows.hpp>
+#include <smp/nn/tensor_parallel.hpp>
+#include <smp/nn/transformer_block.hpp>
+#include <smp/nn/transformer_options.hpp>
 #include <smp/optim/adadelta.hpp>
 #include <smp/optim/adam.hpp>
 #include <smp/optim/any.hpp>
@@ -54,10 +75,19 @@
 #include <smp/optim/sgd.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/boundary.hpp>
+#include <smp/parallel/checked_visibility.hpp>
 #include <smp/parallel/checkpointed.hpp>
+#include <smp/parallel/cuts.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/flat_storage.hpp>
+#include <smp/parallel/gradient_buckets.hpp>
+#include <smp/parallel/gradient_reduction.hpp>
+#include <smp/parallel/move.hpp>
+#include <smp/parallel/parameter_update.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/residual.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/parallel/tensor_parallel.hpp>
 #include <smp/parameter.hpp>
 #include <smp/pipeline/check.hpp>
 #include <smp/pipeline/dependencies.hpp>
@@ -81,7 +111,11 @@
 #include <smp/pipeline/timeline_svg.hpp>
 #include <smp/placement.hpp>
 #include <smp/random.hpp>
+#include <smp/tags.hpp>
 #include <smp/tensor.hpp>
-#include <smp/testing/one_rank.hpp>
 #include <smp/topology.hpp>
+#include <smp/train/batch.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/step_output.hpp>
+#include <smp/train/worker.hpp>
 #include <smp/version.hpp>
