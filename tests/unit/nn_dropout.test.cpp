@@ -35,9 +35,9 @@ Tensor ones(OneRank<Dropout<float>>& rank, const Shape& shape) {
 TEST_CASE("the words are those of the stream") {
   const smp::RandomStream stream{0x123456789abcdef0, 0xfedcba9876543210};
   for (const std::uint64_t group : {std::uint64_t{0}, std::uint64_t{3}, (std::uint64_t{1} << 40) + 5}) {
-    std::uint32_t words[smp::block_size];
+    std::uint32_t words[smp::nn::dropout_group];
     smp::nn::dropout_words(stream, group, words);
-    for (std::uint64_t i = 0; i < 64; ++i) CHECK(words[i] == stream.block(group * 16 + i / 4)[i % 4]);
+    for (std::uint64_t i = 0; i < 128; ++i) CHECK(words[i] == stream.block(group * 32 + i / 4)[i % 4]);
   }
 }
 
