@@ -203,6 +203,19 @@ StepLoss<typename std::remove_cvref_t<Loss>::Output> step(Ctx ctx, Model& model,
   return result;
 }
 
+/// The part of a rank that has no samples in a pass in which the others count theirs: the sums of `step`.
+/// @return the loss of the others
+template <class L, class Ctx, class Model>
+StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options = {}) {
+  StepLoss<L> result{StepOutput<L>(ctx.memory(), 0)};
+  LossSums sums(ctx);
+  sums.finish(ctx, false);
+  result.sum = sums.sum();
+  result.weight = sums.weight();
+  if (options.average) model.weigh(result.weight);
+  return result;
+}
+
 /// The loss of `inputs` and `targets` without gradients: `ctx.training` is false for the modules. Ranks may have
 /// different numbers of samples, or none.
 template <class Ctx, class Model, class Loss, class Targets, class Count = CountSamples>

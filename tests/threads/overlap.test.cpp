@@ -1,0 +1,98 @@
+// Over a slow network the gradients of a layer travel while those below are computed: the time of a step is that of the
+// longer of the two and of the last bucket; without overlap it is their sum.
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include <doctest/doctest.h>
+
+#include <smp/comm/delayed.hpp>
+#include <smp/optim/sgd.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/repeat.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "support/ranks.hpp"
+#include "support/tiny_modules.hpp"
+
+namespace {
+
+using namespace smp::testing;
+using namespace std::chrono_literals;
+using smp::GradOf, smp::comm::Delayed, smp::comm::Network;
+using Values = smp::TensorOf<double>;
+
+constexpr std::size_t layers = 8;
+constexpr std::int64_t elements = 1000;
+
+/// A layer whose backward takes its time, and no processor.
+struct Slow {
+  using Input = Values;
+  using Output = Values;
+  struct Saved {};
+  std::chrono::milliseconds time;
+  smp::ParameterOf<double> w{{elements}};
+  explicit Slow(std::chrono::milliseconds t) : time(t) {}
+  static constexpr auto fields() { return smp::fields(smp::field("w", &Slow::w)); }
+  Output forward(auto&, const Input& x, Saved&) const { return x; }
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved&) {
+    ctx.stream().enqueue([t = time, dw = w.grad().data()] {
+      std::this_thread::sleep_for(t);
+      for (int i = 0; i < elements; ++i) dw[i] += 1;
+    });
+    return dy;
+  }
+};
+
+struct Times {
+  double overlapped = 1e9;
+  double sequential = 1e9;
+};
+
+/// Milliseconds of a step: the best of a few, as other programs may want the processor, too.
+Times times(World& world, std::chrono::milliseconds compute, std::chrono::milliseconds bucket) {
+  const double seconds = std::chrono::duration<double>(bucket).count();
+  const Delayed<World> slow(world, Network{.bytes_per_second = elements * sizeof(double) / seconds});  // of two ranks
+  smp::Worker worker(slow, smp::Topology<smp::Degrees{.rdp = 2}>(), 1);
+  auto ctx = worker.context();
+  const auto time = [&](bool overlap) {
+    smp::DataParallel trainer(ctx, smp::Repeat<Slow>(layers, [&](std::size_t) { return Slow(compute); }),
+                              smp::optim::Sgd{}, {.bucket_bytes = elements * sizeof(double), .overlap = overlap});
+    Values x(worker.memory(), {1, 1});
+    *x.data() = 1;
+    const auto begin = smp::Clock::now();
+    smp::step(ctx, trainer, SquaredError<double>{}, x, x);
+    trainer.step(ctx, 0.1);
+    trainer.for_each_parameter([](std::string_view, const smp::Shape&, auto values, auto) {
+      if constexpr (std::same_as<typename decltype(values)::value_type, double>) CHECK(values[0] == -0.2);
+    });
+    return std::chrono::duration<double, std::milli>(smp::Clock::now() - begin).count();
+  };
+  Times best;
+  for (int i = 0; i < 3; ++i) {
+    best.overlapped = std::min(best.overlapped, time(true));
+    best.sequential = std::min(best.sequential, time(false));
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("a step takes the longer of computing and communicating, and one bucket") {
+  on_ranks({2}, [](World& world) {
+    for (const auto& [compute, bucket] : {std::pair(6ms, 6ms), std::pair(8ms, 3ms), std::pair(3ms, 8ms)}) {
+      const double all_compute = static_cast<double>(layers) * static_cast<double>(compute.count());
+      const double all_buckets = static_cast<double>(layers) * static_cast<double>(bucket.count());
+      const auto [overlapped, sequential] = times(world, compute, bucket);
+      CAPTURE(all_compute);
+      CAPTURE(all_buckets);
+      CHECK(overlapped <= 1.1 * std::max(all_compute, all_buckets) + static_cast<double>(bucket.count()));
+      CHECK(sequential >= 0.9 * (all_compute + all_buckets));
+    }
+  });
+}
