@@ -28,7 +28,7 @@ struct GemmBlocks {
   static constexpr int lanes = Unit::vector_bytes / static_cast<int>(sizeof(T));  ///< elements of a register
   static constexpr int columns = 2 * lanes;                                       ///< of a tile
   static constexpr int rows = Unit::registers == 32 ? 14 : Unit::vector_bytes == 32 ? 6 : 4;  ///< of a tile
-  static constexpr std::int64_t depth = 512;   ///< terms of a sum before it is added to C: a slice of B fits L1
+  static constexpr std::int64_t depth = 512;   ///< terms of a sum before it is added to C: a slice of A fits L1
   static constexpr std::int64_t m = 8 * rows;  ///< rows of A at a time: fit L2
   static constexpr std::int64_t n = 4096 / sizeof(T) / columns * columns;  ///< columns of B at a time
 };
