@@ -66,8 +66,13 @@ void activation_forward(ActivationKind kind, std::int64_t n, const T* x, T* y) {
           x);
     });
   } else {
-    vectorized([=](auto) {
-      for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : T(0);
+    vectorized([=](auto target) {
+      map_blocks(
+          target, n, y,
+          [](auto, auto& out, const auto& in) {
+            for (int i = 0; i < block_size; ++i) out[i] = in[i] > 0 ? in[i] : T(0);
+          },
+          x);
     });
   }
 }
@@ -111,8 +116,13 @@ void activation_backward(ActivationKind kind, std::int64_t n, const T* x, const 
           x, dy);
     });
   } else {
-    vectorized([=](auto) {
-      for (std::int64_t i = 0; i < n; ++i) dx[i] = x[i] > 0 ? dy[i] : T(0);
+    vectorized([=](auto target) {
+      map_blocks(
+          target, n, dx,
+          [](auto, auto& out, const auto& in, const auto& g) {
+            for (int i = 0; i < block_size; ++i) out[i] = in[i] > 0 ? g[i] : T(0);
+          },
+          x, dy);
     });
   }
 }

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 
 #include <smp/device/gemm.hpp>
 #include <smp/device/vectorized.hpp>
@@ -61,42 +64,45 @@ struct AttentionRows {
 template <class Unit, class T>
 [[gnu::always_inline]] inline void softmax_row(Unit unit, std::int64_t seen, std::int64_t n, const std::int32_t* mask,
                                                T* row) {
-  if (mask != nullptr) {  // what is hidden gets the least score there is, so that it is never the largest
-    bool any = false;
-    for (std::int64_t j = 0; j < seen; ++j) any = any || mask[j] != 0;
-    if (!any) seen = 0;
-  }
-  for (std::int64_t j = seen; j < n; ++j) row[j] = 0;
-  if (seen == 0) return;
-  T most;
-  if (mask == nullptr) {
-    most = largest(seen, row);
-  } else {
-    std::int64_t first = 0;
-    while (mask[first] == 0) ++first;
-    most = row[first];
-    for (std::int64_t j = first; j < seen; ++j) most = mask[j] != 0 && most < row[j] ? row[j] : most;
-    for (std::int64_t j = 0; j < seen; ++j) row[j] = mask[j] != 0 ? row[j] : most;
-  }
-  alignas(64) T sums[block_size] = {};
+  alignas(64) std::int32_t visible[block_size];  // of the block at hand
+  const auto look = [&](std::int64_t i) {
+    const auto end = static_cast<int>(std::min<std::int64_t>(block_size, seen - i));
+    for (int j = 0; j < block_size; ++j) visible[j] = j < end ? 1 : 0;
+    for (int j = 0; mask != nullptr && j < end; ++j) visible[j] = mask[i + j] != 0 ? 1 : 0;
+  };
+  alignas(64) T block[block_size];
+  std::fill_n(block, block_size, std::numeric_limits<T>::lowest());
+  std::int32_t any = 0;
   for (std::int64_t i = 0; i < seen; i += block_size) {
-    const std::int64_t count = std::min<std::int64_t>(block_size, seen - i);
-    VectorBlock<T> e(row + i, count);
-    for (int j = 0; j < block_size; ++j) e.v[j] -= most;
-    unit.exp(e.v);
-    if (mask != nullptr) {
-      for (std::int64_t j = 0; j < count; ++j) e.v[j] = mask[i + j] != 0 ? e.v[j] : T(0);
-    }
-    if (count == block_size) {
-      for (int j = 0; j < block_size; ++j) sums[j] += e.v[j];
-      for (int j = 0; j < block_size; ++j) row[i + j] = e.v[j];
-    } else {
-      for (std::int64_t j = 0; j < count; ++j) sums[j] += e.v[j];
-      for (std::int64_t j = 0; j < count; ++j) row[i + j] = e.v[j];
-    }
+    const VectorBlock<T> x(row + i, std::min<std::int64_t>(block_size, n - i));
+    look(i);
+    for (int j = 0; j < block_size; ++j) block[j] = visible[j] != 0 && block[j] < x.v[j] ? x.v[j] : block[j];
+    for (int j = 0; j < block_size; ++j) any |= visible[j];
   }
-  const T sum = fold(sums, [](T a, T b) { return a + b; });
-  for (std::int64_t j = 0; j < seen; ++j) row[j] /= sum;  // not times 1 / sum: the row sums to 1 within 2 ulp
+  if (any == 0) {
+    std::fill_n(row, n, T(0));
+    return;
+  }
+  const T most = fold(block, [](T a, T b) { return a < b ? b : a; });
+  std::fill_n(block, block_size, T(0));
+  for (std::int64_t i = 0; i < n; i += block_size) {
+    const std::int64_t count = std::min<std::int64_t>(block_size, n - i);
+    VectorBlock<T> e(row + i, count);
+    look(i);
+    for (int j = 0; j < block_size; ++j) e.v[j] -= most;
+    for (int j = 0; j < block_size; ++j) e.v[j] = visible[j] != 0 ? e.v[j] : T(0);
+    if (i < seen) unit.exp(e.v);
+    for (int j = 0; j < block_size; ++j) e.v[j] = visible[j] != 0 ? e.v[j] : T(0);
+    for (int j = 0; j < block_size; ++j) block[j] += e.v[j];
+    std::memcpy(row + i, e.v, static_cast<std::size_t>(count) * sizeof(T));
+  }
+  const T sum = fold(block, [](T a, T b) { return a + b; });
+  map_blocks(
+      unit, n, row,
+      [=](auto, auto& p, const auto& e) {  // not times 1 / sum: the row sums to 1 within 2 ulp
+        for (int j = 0; j < block_size; ++j) p[j] = e[j] / sum;
+      },
+      row);
 }
 
 /// The probabilities and the output of all samples and heads.
@@ -157,12 +163,17 @@ void attention_forward(const AttentionShape& s, const AttentionRows<const T>& in
 /// From the gradients dp of probabilities p to those of the scores: p (dp - sum of p dp), times `scale`. In dp's place.
 template <class T>
 void softmax_backward(std::int64_t rows, std::int64_t n, std::int64_t stride, T scale, const T* p, T* dp) {
-  vectorized([=](auto) {
+  vectorized([=](auto target) {
     for (std::int64_t r = 0; r < rows; ++r) {
       const T* y = p + r * stride;
       T* g = dp + r * stride;
-      const T along = sum_of_row<T>(n, [=](std::int64_t j) { return y[j] * g[j]; });
-      for (std::int64_t j = 0; j < n; ++j) g[j] = scale * (y[j] * (g[j] - along));
+      const T along = sum_of_row<T>(n, [=](std::int64_t j) { return y[j] * g[j]; }), factor = scale;
+      map_blocks(
+          target, n, g,
+          [=](auto, auto& ds, const auto& d, const auto& q) {
+            for (int j = 0; j < block_size; ++j) ds[j] = factor * (q[j] * (d[j] - along));
+          },
+          g, y);
     }
   });
 }

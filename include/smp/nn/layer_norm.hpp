@@ -22,14 +22,18 @@ namespace smp::nn {
 template <class T>
 void layer_norm_forward(std::int64_t rows, std::int64_t width, T epsilon, const T* x, const T* gamma, const T* beta,
                         T* y, T* statistics) {
-  vectorized([=](auto) {
+  vectorized([=](auto target) {
     for (std::int64_t r = 0; r < rows; ++r) {
       const T* in = x + r * width;
-      T* out = y + r * width;
       const T mean = sum_of_row<T>(width, [=](std::int64_t i) { return in[i]; }) / static_cast<T>(width);
       const T squares = sum_of_row<T>(width, [=](std::int64_t i) { return (in[i] - mean) * (in[i] - mean); });
       const T rstd = 1 / std::sqrt(squares / static_cast<T>(width) + epsilon);
-      for (std::int64_t i = 0; i < width; ++i) out[i] = (in[i] - mean) * rstd * gamma[i] + beta[i];
+      map_blocks(
+          target, width, y + r * width,
+          [=](auto, auto& out, const auto& v, const auto& g, const auto& b) {
+            for (int j = 0; j < block_size; ++j) out[j] = (v[j] - mean) * rstd * g[j] + b[j];
+          },
+          in, gamma, beta);
       statistics[2 * r] = mean;
       statistics[2 * r + 1] = rstd;
     }
@@ -40,18 +44,20 @@ void layer_norm_forward(std::int64_t rows, std::int64_t width, T epsilon, const 
 template <class T>
 void layer_norm_backward_input(std::int64_t rows, std::int64_t width, const T* x, const T* gamma, const T* statistics,
                                const T* dy, T* dx) {
-  vectorized([=](auto) {
+  vectorized([=](auto target) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      const T *in = x + r * width, *g = dy + r * width;
-      T* out = dx + r * width;
+      const T *in = x + r * width, *d = dy + r * width;
       const T mean = statistics[2 * r], rstd = statistics[2 * r + 1];
       const T share = 1 / static_cast<T>(width);
-      const T sum = sum_of_row<T>(width, [=](std::int64_t i) { return g[i] * gamma[i]; }) * share;
+      const T sum = sum_of_row<T>(width, [=](std::int64_t i) { return d[i] * gamma[i]; }) * share;
       const T along =
-          sum_of_row<T>(width, [=](std::int64_t i) { return g[i] * gamma[i] * ((in[i] - mean) * rstd); }) * share;
-      for (std::int64_t i = 0; i < width; ++i) {
-        out[i] = rstd * (g[i] * gamma[i] - sum - (in[i] - mean) * rstd * along);
-      }
+          sum_of_row<T>(width, [=](std::int64_t i) { return d[i] * gamma[i] * ((in[i] - mean) * rstd); }) * share;
+      map_blocks(
+          target, width, dx + r * width,
+          [=](auto, auto& out, const auto& v, const auto& g, const auto& e) {
+            for (int j = 0; j < block_size; ++j) out[j] = rstd * (e[j] * g[j] - sum - (v[j] - mean) * rstd * along);
+          },
+          in, gamma, d);
     }
   });
 }
@@ -60,12 +66,16 @@ void layer_norm_backward_input(std::int64_t rows, std::int64_t width, const T* x
 template <class T>
 void layer_norm_backward_params(std::int64_t rows, std::int64_t width, const T* x, const T* statistics, const T* dy,
                                 T* dgamma, T* dbeta) {
-  vectorized([=](auto) {
+  vectorized([=](auto target) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      const T *in = x + r * width, *g = dy + r * width;
       const T mean = statistics[2 * r], rstd = statistics[2 * r + 1];
-      for (std::int64_t i = 0; i < width; ++i) dgamma[i] += g[i] * ((in[i] - mean) * rstd);
-      for (std::int64_t i = 0; i < width; ++i) dbeta[i] += g[i];
+      map_blocks(
+          target, width, dgamma,
+          [=](auto, auto& sum, const auto& before, const auto& v, const auto& d) {
+            for (int j = 0; j < block_size; ++j) sum[j] = before[j] + d[j] * ((v[j] - mean) * rstd);
+          },
+          dgamma, x + r * width, dy + r * width);
+      add_to(target, width, dy + r * width, dbeta);
     }
   });
 }

@@ -41,9 +41,14 @@ struct PositionEmbedding {
     const auto [batch, row] = sizes(x.shape());
     Output y(ctx.memory(), x.shape());
     ctx.stream().enqueue([batch = batch, row = row, p = x.data(), w = weight.value().data(), q = y.data()] {
-      vectorized([=](auto) {
+      vectorized([=](auto target) {
         for (std::int64_t b = 0; b < batch; ++b) {
-          for (std::int64_t i = 0; i < row; ++i) q[b * row + i] = p[b * row + i] + w[i];
+          map_blocks(
+              target, row, q + b * row,
+              [](auto, auto& sum, const auto& u, const auto& v) {
+                for (int j = 0; j < block_size; ++j) sum[j] = u[j] + v[j];
+              },
+              p + b * row, w);
         }
       });
     });

@@ -5,6 +5,7 @@
 /// What modules do with rows of numbers. Sums are taken in a fixed order, 64 partial sums at a time: what a row gives
 /// depends on the row alone, not on how many rows there are or where it begins.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -60,28 +61,38 @@ template <class T>
 [[gnu::always_inline]] inline T largest(std::int64_t n, const T* x) {
   alignas(64) T most[block_size];
   for (int j = 0; j < block_size; ++j) most[j] = x[0];
-  std::int64_t i = 0;
-  for (; i + block_size <= n; i += block_size) {
-    for (int j = 0; j < block_size; ++j) most[j] = most[j] < x[i + j] ? x[i + j] : most[j];
+  for (std::int64_t i = 0; i < n; i += block_size) {
+    const VectorBlock<T> b(x + i, std::min<std::int64_t>(block_size, n - i));
+    for (int j = 0; j < block_size; ++j) most[j] = most[j] < b.v[j] ? b.v[j] : most[j];
   }
-  for (int j = 0; i + j < n; ++j) most[j] = most[j] < x[i + j] ? x[i + j] : most[j];
   return fold(most, [](T a, T b) { return a < b ? b : a; });
+}
+
+/// y += x, n numbers. Inside of `vectorized`.
+template <class Unit, class T>
+[[gnu::always_inline]] inline void add_to(Unit target, std::int64_t n, const T* x, T* y) {
+  map_blocks(
+      target, n, y,
+      [](auto, auto& sum, const auto& a, const auto& b) {
+        for (int j = 0; j < block_size; ++j) sum[j] = a[j] + b[j];
+      },
+      y, x);
 }
 
 /// Adds the sum of each column of `x` (rows x columns) to `sums`.
 template <class T>
 void add_column_sums(std::int64_t rows, std::int64_t columns, const T* x, T* sums) {
-  vectorized([=](auto) {
-    std::int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const T* row = x + r * columns;
-      for (std::int64_t c = 0; c < columns; ++c) {
-        sums[c] += (row[c] + row[c + columns]) + (row[c + 2 * columns] + row[c + 3 * columns]);
-      }
+  vectorized([=](auto target) {
+    const T *row = x, *end = x + rows * columns;
+    for (; end - row >= 4 * columns && columns > 0; row += 4 * columns) {
+      map_blocks(
+          target, columns, sums,
+          [](auto, auto& sum, const auto& before, const auto& a, const auto& b, const auto& c, const auto& d) {
+            for (int j = 0; j < block_size; ++j) sum[j] = before[j] + ((a[j] + b[j]) + (c[j] + d[j]));
+          },
+          sums, row, row + columns, row + 2 * columns, row + 3 * columns);
     }
-    for (; r < rows; ++r) {
-      for (std::int64_t c = 0; c < columns; ++c) sums[c] += x[r * columns + c];
-    }
+    for (; row != end; row += columns) add_to(target, columns, row, sums);
   });
 }
 
