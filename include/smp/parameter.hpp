@@ -22,12 +22,27 @@
 namespace smp {
 
 /// Which slice of a parameter this rank's module holds: part `part` of `parts` of dimension `dim`, taken in each of
-/// `blocks` equal blocks of it (3 for query, key and value in one matrix).
+/// `blocks` equal blocks of it (3 for query, key and value in one matrix). If the dimension need not divide, all parts
+/// have ceil(size / parts) of it and the last ones what is left.
 struct Cut {
   int dim = -1;    ///< -1: all of it
   int part = 0;    ///< which slice
   int parts = 1;   ///< of how many
   int blocks = 1;  ///< each of which is cut by itself
+
+  bool uneven = false;  ///< the dimension need not divide
+
+  /// Steps along the dimension before this part, if it has `size` of them. For one block.
+  [[nodiscard]] constexpr std::int64_t begin(std::int64_t size) const noexcept {
+    const std::int64_t before = part * ((size + parts - 1) / parts);
+    return before < size ? before : size;
+  }
+  /// Steps along the dimension in this part, of all blocks.
+  [[nodiscard]] constexpr std::int64_t steps(std::int64_t size) const noexcept {
+    if (!uneven) return size / parts;
+    const std::int64_t left = size - begin(size), most = (size + parts - 1) / parts;
+    return left < most ? left : most;
+  }
 };
 
 /// Initial values, as a function of the position alone: any rank can make any part of a parameter.
@@ -112,7 +127,8 @@ class ParameterBase {
   explicit ParameterBase(const Shape& shape, Init init = {}, Cut cut = {}, bool frozen = false)
       : shape_(shape), init_(init), cut_(cut), frozen_(frozen) {
     if (cut.dim >= 0 && (static_cast<std::size_t>(cut.dim) >= shape.rank() ||
-                         shape[cut.dim] % (std::int64_t{cut.parts} * cut.blocks) != 0)) {
+                         (!cut.uneven && shape[cut.dim] % (std::int64_t{cut.parts} * cut.blocks) != 0) ||
+                         (cut.uneven && cut.blocks != 1))) {
       throw ConfigError("a parameter of shape " + to_string(shape) + " cannot be cut into " +
                         std::to_string(cut.blocks) + " x " + std::to_string(cut.parts) + " parts along dimension " +
                         std::to_string(cut.dim));
@@ -123,7 +139,7 @@ class ParameterBase {
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// The sizes of this rank's slice.
   [[nodiscard]] Shape local_shape() const noexcept {
-    return cut_.dim < 0 ? shape_ : shape_.with(cut_.dim, shape_[cut_.dim] / cut_.parts);
+    return cut_.dim < 0 ? shape_ : shape_.with(cut_.dim, cut_.steps(shape_[cut_.dim]));
   }
   /// Elements of this rank's slice.
   [[nodiscard]] std::size_t size() const noexcept { return local_shape().elements(); }
@@ -143,10 +159,14 @@ class ParameterBase {
     }
     const auto parts = static_cast<std::size_t>(cut_.parts);
     const std::size_t whole = static_cast<std::size_t>(shape_[cut_.dim]);
-    const std::size_t run = whole / (parts * static_cast<std::size_t>(cut_.blocks));  // consecutive steps of one part
-    const std::size_t step = local / inner % (whole / parts);
-    const std::size_t outer = local / inner / (whole / parts);
-    const std::size_t global_step = (step / run * parts + static_cast<std::size_t>(cut_.part)) * run + step % run;
+    const auto here = static_cast<std::size_t>(cut_.steps(shape_[cut_.dim]));
+    const std::size_t step = local / inner % here;
+    const std::size_t outer = local / inner / here;
+    std::size_t global_step = step + static_cast<std::size_t>(cut_.begin(shape_[cut_.dim]));
+    if (!cut_.uneven) {
+      const std::size_t run = whole / (parts * static_cast<std::size_t>(cut_.blocks));  // consecutive steps of one part
+      global_step = (step / run * parts + static_cast<std::size_t>(cut_.part)) * run + step % run;
+    }
     return (outer * whole + global_step) * inner + local % inner;
   }
 

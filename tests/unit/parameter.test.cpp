@@ -39,6 +39,31 @@ TEST_CASE("query, key and value in one matrix are each cut: part 1 of 2 of [6, 2
                        smp::ConfigError);
 }
 
+TEST_CASE("a dimension that need not divide: all elements are in one part, the last parts have what is left") {
+  for (const std::int64_t rows : {1, 2, 5, 7, 8, 65}) {
+    for (const int dim : {0, 1}) {
+      for (const int parts : {1, 2, 3, 4, 7}) {
+        const smp::Shape shape = dim == 0 ? smp::Shape{rows, 3} : smp::Shape{3, rows};
+        const std::int64_t most = (rows + parts - 1) / parts;
+        std::set<std::size_t> seen;
+        std::size_t elements = 0;
+        for (int part = 0; part < parts; ++part) {
+          const Parameter p(shape, {}, Cut{dim, part, parts, 1, true});
+          CHECK(p.local_shape()[dim] <= most);
+          elements += p.size();
+          for (std::size_t i = 0; i < p.size(); ++i) seen.insert(p.global_index(i));
+        }
+        CHECK(elements == shape.elements());
+        CHECK(seen.size() == shape.elements());
+        CHECK(*seen.rbegin() == shape.elements() - 1);
+      }
+    }
+  }
+  CHECK(Parameter({65, 2}, {}, Cut{0, 1, 4, 1, true}).local_shape() == smp::Shape{17, 2});
+  CHECK(Parameter({65, 2}, {}, Cut{0, 3, 4, 1, true}).local_shape() == smp::Shape{14, 2});
+  CHECK(Parameter({65, 2}, {}, Cut{0, 3, 4, 1, true}).global_index(0) == 102);
+}
+
 TEST_CASE("initial values depend on seed, name and position only, and have the distribution they state") {
   const smp::RandomStream stream{1, smp::stream_of("h.0.weight")};
   const Init normal{Init::Kind::normal, 0.02};

@@ -4,6 +4,7 @@
 /// @file
 /// Mean of the negative logarithms of the probabilities that logits give to the right classes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -25,15 +26,11 @@ template <class Unit, class T>
 [[gnu::always_inline]] inline T sum_of_exponentials(Unit unit, std::int64_t n, const T* x, T most) {
   alignas(64) T sums[block_size] = {};
   for (std::int64_t i = 0; i < n; i += block_size) {
-    const std::int64_t count = n - i < block_size ? n - i : block_size;
+    const auto count = static_cast<int>(std::min<std::int64_t>(block_size, n - i));
     VectorBlock<T> e(x + i, count);
     for (int j = 0; j < block_size; ++j) e.v[j] -= most;
     unit.exp(e.v);
-    if (count == block_size) {
-      for (int j = 0; j < block_size; ++j) sums[j] += e.v[j];
-    } else {
-      for (int j = 0; j < count; ++j) sums[j] += e.v[j];
-    }
+    for (int j = 0; j < block_size; ++j) sums[j] += j < count ? e.v[j] : T(0);
   }
   return fold(sums, [](T a, T b) { return a + b; });
 }
@@ -69,9 +66,10 @@ double cross_entropy_forward(std::int64_t rows, std::int64_t classes, std::int32
 }
 
 /// The gradient of the logits: (probability - 1 for the right class) * dloss / rows that count; 0 in the other rows.
+/// @param first the number of the first class, if these are some of them
 template <class T>
-void cross_entropy_backward(std::int64_t rows, std::int64_t classes, std::int32_t ignored, const T* logits,
-                            const std::int32_t* targets, const T* statistics, T dloss, T* dlogits) {
+void cross_entropy_backward(std::int64_t rows, std::int64_t first, std::int64_t classes, std::int32_t ignored,
+                            const T* logits, const std::int32_t* targets, const T* statistics, T dloss, T* dlogits) {
   vectorized([=](auto target) {
     for (std::int64_t r = 0; r < rows; ++r) {
       T* out = dlogits + r * classes;
@@ -88,7 +86,8 @@ void cross_entropy_backward(std::int64_t rows, std::int64_t classes, std::int32_
             for (int i = 0; i < block_size; ++i) y[i] *= scale;
           },
           logits + r * classes);
-      out[targets[r]] -= share;
+      const std::int64_t right = targets[r] - first;
+      if (right >= 0 && right < classes) out[right] -= share;
     }
   });
 }
@@ -142,7 +141,7 @@ struct CrossEntropy {
     ctx.stream().enqueue([rows = static_cast<std::int64_t>(saved.targets.size()), classes = saved.logits.shape()[-1],
                           skip = ignored, p = saved.logits.data(), t = saved.targets.data(),
                           s = saved.statistics.data(), g = dloss.data(),
-                          q = dlogits.data()] { cross_entropy_backward<T>(rows, classes, skip, p, t, s, *g, q); });
+                          q = dlogits.data()] { cross_entropy_backward<T>(rows, 0, classes, skip, p, t, s, *g, q); });
     saved = {};
     return {std::move(dlogits), NoGrad{}};
   }

@@ -27,7 +27,8 @@ enum class Tie : bool { none, wte };
   return {.tie = tie == Tie::wte ? std::string_view("wte.weight") : std::string_view()};
 }
 
-/// A row of the weight for each id.
+/// A row of the weight for each id. Where the weight is a part of the vocabulary, the rows of other parts are zeros:
+/// the parts sum to the whole.
 /// @tparam tie whether the weight is also that of an `LmHead`, which must say the same
 template <class T = float, Tie tie = Tie::none>
 struct Embedding {
@@ -52,16 +53,22 @@ struct Embedding {
 
   /// @throws ConfigError if an id is negative or not less than `count`; nothing is read outside of the weight
   Output forward(auto& ctx, const Input& ids, Saved& saved) const {
-    const std::int64_t count = weight.local_shape()[0], width = weight.local_shape()[1];
+    const std::int64_t count = weight.shape()[0], width = weight.local_shape()[1];
     Output y(ctx.memory(), with_width(ids.shape(), width));
-    ctx.stream().enqueue([n = static_cast<std::int64_t>(ids.size()), count, width, id = ids.data(),
-                          w = weight.value().data(), q = y.data()] {
+    ctx.stream().enqueue([n = static_cast<std::int64_t>(ids.size()), count, width, here = rows(), id = ids.data(),
+                          w = values(), q = y.data()] {
       for (std::int64_t i = 0; i < n; ++i) {
         if (id[i] < 0 || id[i] >= count) {
           throw ConfigError("nn::Embedding has " + std::to_string(count) + " vectors, but at place " +
                             std::to_string(i) + " of its input is the id " + std::to_string(id[i]));
         }
-        std::memcpy(q + i * width, w + id[i] * width, static_cast<std::size_t>(width) * sizeof(T));
+        const std::int64_t row = id[i] - here.first;
+        const auto bytes = static_cast<std::size_t>(width) * sizeof(T);
+        if (row >= 0 && row < here.count) {
+          std::memcpy(q + i * width, w + row * width, bytes);
+        } else {
+          std::memset(q + i * width, 0, bytes);
+        }
       }
     });
     saved.ids = ids;
@@ -85,13 +92,15 @@ struct Embedding {
 
   /// Adds dy to the gradients of the rows that were taken, in the order of the ids.
   void backward_params(auto& ctx, Saved& saved) {
-    if (weight.frozen()) return;
+    if (weight.frozen() || weight.size() == 0) return;
     ctx.stream().enqueue([n = static_cast<std::int64_t>(saved.ids.size()), width = weight.local_shape()[1],
-                          id = saved.ids.data(), g = saved.dy.data(), dw = weight.grad().data()] {
+                          here = rows(), id = saved.ids.data(), g = saved.dy.data(), dw = weight.grad().data()] {
       vectorized([=](auto) {
         for (std::int64_t i = 0; i < n; ++i) {
+          const std::int64_t row = id[i] - here.first;
+          if (row < 0 || row >= here.count) continue;
           const T* from = g + i * width;
-          T* to = dw + id[i] * width;
+          T* to = dw + row * width;
           for (std::int64_t c = 0; c < width; ++c) to[c] += from[c];
         }
       });
@@ -99,6 +108,16 @@ struct Embedding {
   }
 
  private:
+  /// The ids whose vectors are here.
+  struct Rows {
+    std::int64_t first, count;
+  };
+  [[nodiscard]] Rows rows() const noexcept {
+    const Cut& cut = weight.cut();
+    return {cut.dim == 0 ? cut.begin(weight.shape()[0]) : 0, weight.local_shape()[0]};
+  }
+  [[nodiscard]] const T* values() const { return weight.size() > 0 ? weight.value().data() : nullptr; }
+
   static Shape with_width(const Shape& shape, std::int64_t width) {
     switch (shape.rank()) {
       case 0:

@@ -49,25 +49,14 @@ struct TransformerOptions {
 template <class T, KeyMask masked>
 using Hidden = std::conditional_t<masked == KeyMask::given, std::tuple<TensorOf<T>, Ids>, TensorOf<T>>;
 
-/// The hidden state itself.
-template <class T>
-[[nodiscard]] const TensorOf<T>& hidden_of(const TensorOf<T>& x) {
-  return x;
-}
-/// The hidden state of a state with more.
-template <class T, class Other>
-[[nodiscard]] const TensorOf<T>& hidden_of(const std::tuple<TensorOf<T>, Other>& x) {
-  return std::get<0>(x);
-}
-/// The hidden state of a state with more, to move from.
-template <class T, class Other>
-[[nodiscard]] TensorOf<T>&& hidden_of(std::tuple<TensorOf<T>, Other>&& x) {
-  return std::get<0>(std::move(x));
-}
-/// The hidden state itself, to move from.
-template <class T>
-[[nodiscard]] TensorOf<T>&& hidden_of(TensorOf<T>&& x) {
-  return std::move(x);
+/// The hidden state of a state that may have a mask beside it.
+template <class X>
+[[nodiscard]] auto&& hidden_of(X&& x) {
+  if constexpr (requires { std::tuple_size<std::remove_cvref_t<X>>::value; }) {
+    return std::get<0>(std::forward<X>(x));
+  } else {
+    return std::forward<X>(x);
+  }
 }
 
 /// What one child does of its parent's backward: all of it, after which what it had saved is freed, or the first part.

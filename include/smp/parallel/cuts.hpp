@@ -53,6 +53,7 @@ struct CutRule {
   std::tuple<Members...> members;  ///< pointers to members
   int dim = 0;                     ///< which dimension is cut; -1: not in the parts
   int blocks = 1;                  ///< equal blocks of it, each of which is cut
+  bool uneven = false;             ///< the dimension need not divide by the ranks
 };
 
 /// The parameter that the members lead to is cut along `dim`.
@@ -64,6 +65,11 @@ template <class... Members>
 template <class... Members>
 [[nodiscard]] constexpr CutRule<Members...> cut_blocks(int dim, int blocks, Members... members) {
   return {{members...}, dim, blocks};
+}
+/// The same of a dimension that need not divide by the ranks: the last parts are smaller, or empty. For a vocabulary.
+template <class... Members>
+[[nodiscard]] constexpr CutRule<Members...> cut_unevenly(int dim, Members... members) {
+  return {{members...}, dim, 1, true};
 }
 /// The parameter is not in the parts; `After` applies it.
 template <class... Members>
@@ -168,7 +174,7 @@ template <class Traits, class M>
     if (rule.dim < 0) {
       p = P({0});
     } else if (p.shape().elements() > 0) {
-      p = P(p.shape(), p.init(), Cut{rule.dim, rank, ranks, rule.blocks}, p.frozen());
+      p = P(p.shape(), p.init(), Cut{rule.dim, rank, ranks, rule.blocks, rule.uneven}, p.frozen());
     }
   };
   std::apply([&](const auto&... rule) { (apply(rule), ...); }, Traits::cuts());
