@@ -41,8 +41,10 @@ set(NEED_mpi smp::mpi)
 set(NEED_io smp::io)
 set(NEED_blas smp::blas)
 set(NEED_eigen Eigen3::Eigen)
-set(known_needs mpi io blas eigen)
+set(NEED_zlib ZLIB::ZLIB)
+set(known_needs mpi io blas eigen zlib)
 find_package(Eigen3 3.3 QUIET NO_MODULE)
+find_package(ZLIB QUIET)
 
 # smp_can_build(<out> <file>): whether everything named in the file's "// needs:" lines is here
 function(smp_can_build out file)

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 packages=(
   g++ clang-16 cmake ninja-build ccache pkg-config
   libopenmpi-dev openmpi-bin mpich libmpich-dev
-  doctest-dev libcli11-dev libbenchmark-dev libdnnl-dev libopenblas-dev dataset-fashion-mnist zlib1g-dev
+  doctest-dev libcli11-dev libbenchmark-dev libdnnl-dev libopenblas-dev zlib1g-dev
   nlohmann-json3-dev libssl-dev libeigen3-dev python3
   doxygen clang-format-16 clang-tidy-16
 )
@@ -21,6 +21,7 @@ case ${1:-} in
   "") ;;
   --full)
     export SMP_TEST_FULL=1
+    packages+=(dataset-fashion-mnist)
     configure_options+=(-DSMP_TEST_TIMEOUT=7200)
     ;;
   *)
