@@ -25,5 +25,10 @@ int main(int argc, char** argv) {
     if (world.rank() == 0) ranks = world.size();
   });
   if (ranks != 2 || version_seen_elsewhere() != smp::version) return 1;
-  std::printf("smp %d\n", smp::version);
+  float product = 0;
+  const float two = 2, three = 3;
+  smp::gemm(
+      smp::Gemm<float>{.m = 1, .n = 1, .k = 1, .a = &two, .lda = 1, .b = &three, .ldb = 1, .c = &product, .ldc = 1});
+  if (product != 6) return 1;
+  std::printf("smp %d, float matrices by %s\n", smp::version, smp::gemm_kernel<float>().c_str());
 }

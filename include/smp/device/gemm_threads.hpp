@@ -53,8 +53,8 @@ namespace smp {
 /// other OpenMP code that the rank runs is set along with it. OpenBLAS has one number for the process: the last caller
 /// decides. gemm_portable() runs on the calling thread. Nothing happens where neither is there.
 inline void set_gemm_threads(int threads) noexcept {
-  threads = std::max(1, threads);
 #if SMP_HAS_CBLAS || SMP_HAS_DNNL
+  threads = std::max(1, threads);
   // By name: the OpenMP runtime is the one that oneDNN has brought, whichever the compiler of this file would link.
   if (auto* openmp = loaded_function<void(int)>("omp_set_num_threads")) openmp(threads);
   auto* get = loaded_function<int()>("openblas_get_num_threads");
@@ -63,6 +63,8 @@ inline void set_gemm_threads(int threads) noexcept {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   if (get() != threads) set(threads);
+#else
+  static_cast<void>(threads);
 #endif
 }
 
