@@ -63,6 +63,8 @@ struct RandomSite {
 struct RandomPosition {
   std::uint64_t step = 0;          ///< of the optimizer
   std::uint64_t first_sample = 0;  ///< number, in the global batch, of the first sample of the micro-batch
+  std::uint64_t part = 0;          ///< which of the slices of rows, consecutive in memory, of these samples
+  std::uint64_t parts = 1;         ///< slices of rows; 1: all rows are here
 };
 
 /// The number of the stream that belongs to a name: FNV-1a, 64 bits.

@@ -40,10 +40,8 @@ struct AddBias {
     const std::int64_t rows = rows_of(x.shape(), width, "AddBias");
     Output y(ctx.memory(), x.shape());
     ctx.stream().enqueue([rows, width, p = x.data(), b = bias.value().data(), q = y.data()] {
-      vectorized([=](auto) {
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t i = 0; i < width; ++i) q[r * width + i] = p[r * width + i] + b[i];
-        }
+      vectorized([=](auto unit) {
+        for (std::int64_t r = 0; r < rows; ++r) add_arrays(unit, width, p + r * width, b, q + r * width);
       });
     });
     return y;

@@ -116,6 +116,8 @@ struct Dropout {
     if (!(p >= 0 && p <= 1)) throw ConfigError("nn::Dropout: a probability of " + std::to_string(p) + " cannot be");
   }
 
+  /// The mask is that of the whole.
+  static constexpr bool works_on_slices_of(Dim dim) { return dim == Dim::batch || dim == Dim::sequence; }
   static constexpr auto fields() { return smp::fields(smp::field("site", &Dropout::site)); }
 
   /// Drops elements of x.
@@ -139,7 +141,9 @@ struct Dropout {
   TensorOf<T> dropped(auto& ctx, const TensorOf<T>& x, const RandomPosition& position) const {
     if (x.shape().rank() == 0) throw ConfigError("nn::Dropout: the first dimension must number the samples");
     TensorOf<T> y(ctx.memory(), x.shape());
-    const std::uint64_t first = position.first_sample * x.shape().with(0, 1).elements();
+    // Slices of rows are consecutive: those before this one come first.
+    const std::uint64_t first =
+        position.first_sample * x.shape().with(0, 1).elements() * position.parts + position.part * x.shape().elements();
     ctx.stream().enqueue([mask = DropoutMask::of(ctx.random(site, position), probability), first,
                           n = static_cast<std::int64_t>(x.size()), p = x.data(),
                           q = y.data()] { apply_dropout(mask, first, n, p, q); });

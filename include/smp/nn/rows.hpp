@@ -71,12 +71,7 @@ template <class T>
 /// y += x, n numbers. Inside of `vectorized`.
 template <class Unit, class T>
 [[gnu::always_inline]] inline void add_to(Unit target, std::int64_t n, const T* x, T* y) {
-  map_blocks(
-      target, n, y,
-      [](auto, auto& sum, const auto& a, const auto& b) {
-        for (int j = 0; j < block_size; ++j) sum[j] = a[j] + b[j];
-      },
-      y, x);
+  add_arrays(target, n, y, x, y);
 }
 
 /// Adds the sum of each column of `x` (rows x columns) to `sums`.

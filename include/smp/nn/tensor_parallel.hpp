@@ -14,6 +14,7 @@
 #include <smp/nn/dropout.hpp>
 #include <smp/nn/embedding.hpp>
 #include <smp/nn/linear.hpp>
+#include <smp/nn/lm_head.hpp>
 #include <smp/nn/mlp.hpp>
 #include <smp/parallel/tensor_parallel.hpp>
 
@@ -46,6 +47,22 @@ struct TensorParallelTraits<nn::Embedding<T, tie>, Split::columns> {
   using input = Replicated;             ///< of a part
   using output = Shard<Dim::features>;  ///< of a part
   static constexpr auto cuts() { return smp::cuts(cut(1, &nn::Embedding<T, tie>::weight)); }
+};
+
+/// By vocabulary, which need not divide: every part has some of the vectors, and zeros for other tokens.
+template <class T, nn::Tie tie>
+struct TensorParallelTraits<nn::Embedding<T, tie>, Split::rows> {
+  using input = Replicated;  ///< of a part
+  using output = Partial;    ///< of a part
+  static constexpr auto cuts() { return smp::cuts(cut_unevenly(0, &nn::Embedding<T, tie>::weight)); }
+};
+
+/// By vocabulary, as the embedding that it may be tied to. The logits of a part go to a `VocabularyCrossEntropy`.
+template <class T, nn::Tie tie>
+struct TensorParallelTraits<nn::LmHead<T, tie>, Split::usual> {
+  using input = Replicated;             ///< of a part
+  using output = Shard<Dim::features>;  ///< of a part
+  static constexpr auto cuts() { return smp::cuts(cut_unevenly(0, &nn::Linear<T>::weight)); }
 };
 
 namespace nn {

@@ -17,6 +17,7 @@
 #include <smp/module.hpp>
 #include <smp/tags.hpp>
 #include <smp/tensor.hpp>
+#include <smp/topology.hpp>
 
 namespace smp {
 
@@ -125,6 +126,13 @@ struct EntryTagsT<M, Ms...> {
   using type = std::conditional_t<is_plain<M>, EntryTags<Ms...>, TagsOf<typename M::Input>>;
 };
 
+/// True where a rank has some of the rows of each value.
+template <class D>
+inline constexpr bool rows_are_cut = false;
+/// Over tp.
+template <class Tp, class Cp>
+inline constexpr bool rows_are_cut<Tags<Tp, Cp>> = Tp::on.kind == Spread::shard && Tp::on.dim != Dim::features;
+
 /// The child `M` where a value arrives that is distributed as `D`: its types as the container sees them, and the calls.
 template <class M, class D>
 struct Joint {
@@ -143,7 +151,18 @@ struct Joint {
   template <class Ctx>
   static Output forward(const M& m, Ctx& ctx, const Input& x, Saved& saved) {
     static_assert(expect_module<M, Ctx>());
-    return spread<Output>(m.forward(ctx, local<typename M::Input>(x), saved));
+    if constexpr (rows_are_cut<D>) {
+      // The module does not know of ranks; what it draws, or numbers, depends on which rows it sees.
+      const RandomPosition outside = ctx.position;
+      const auto& tp = ctx.groups()[Group::tp];
+      ctx.position.part = static_cast<std::uint64_t>(tp.rank());
+      ctx.position.parts = static_cast<std::uint64_t>(tp.size());
+      Output y = spread<Output>(m.forward(ctx, local<typename M::Input>(x), saved));
+      ctx.position = outside;
+      return y;
+    } else {
+      return spread<Output>(m.forward(ctx, local<typename M::Input>(x), saved));
+    }
   }
   /// Backward; frees what the child has saved.
   template <class Ctx>

@@ -48,11 +48,8 @@ template <class X>
                         std::to_string(Traits::data(std::as_const(b)).size()) + ": the branch has changed the size");
     }
     const auto add = [&ctx](const auto* p, const auto* q, auto* y, std::size_t n) {
-      ctx.stream().enqueue([p, q, y, n] {
-        vectorized([p, q, y, n](auto) {
-          for (std::size_t i = 0; i < n; ++i) y[i] = p[i] + q[i];
-        });
-      });
+      ctx.stream().enqueue(
+          [p, q, y, n] { vectorized([=](auto unit) { add_arrays(unit, static_cast<std::int64_t>(n), p, q, y); }); });
     };
     // Nobody else sees a result that the branch has let go of: it can take the sum.
     if constexpr (requires { Traits::sole(b); }) {

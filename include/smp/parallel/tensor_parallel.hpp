@@ -99,7 +99,9 @@ class TensorParallel {
   /// Part `rank` of `ranks` of `whole`, whose parameters are declared, not made.
   /// @throws ConfigError if a size does not divide by the ranks
   TensorParallel(const M& whole, int rank, int ranks)
-      : part_(part_of<Traits>(whole, rank, ranks)), after_(make_after(whole)) {}
+      // One rank's part is the module itself: nothing is left to apply after the sum.
+      : part_(ranks == 1 ? whole : part_of<Traits>(whole, rank, ranks)),
+        after_(make_after(ranks == 1 ? part_of<Traits>(whole, 0, 1) : whole)) {}
 
   /// Calls `f(module, around)` for the part, and for what is applied after the sum.
   template <class F>
