@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <smp/comm/objects.hpp>
+#include <smp/device/gemm_threads.hpp>
 #include <smp/io/parameters.hpp>
 #include <smp/nn/cross_entropy.hpp>
 #include <smp/optim/any.hpp>
@@ -55,6 +56,7 @@ class Run {
         context_(worker_.context()),
         trainer_(context_, Gpt<T>(text.classes(), options), make_optimizer(options), {.clip = options.clip}),
         log_(speaks() ? options.log : "") {
+    smp::set_gemm_threads(smp::default_gemm_threads(world.size()));
     if (!options.save.empty() && speaks()) {
       file_.emplace(options.save, smp::io::headers(smp::io::parameters<T>(trainer_.layout())));
     }
@@ -159,6 +161,7 @@ class Run {
     constexpr std::size_t length = 500;
     constexpr double temperature = 0.8;
     const smp::RandomStream random{worker_.seed(), smp::stream_of("sample")};
+    smp::set_gemm_threads(1);  // a single sample is too small to be shared
     std::vector<std::int32_t> tokens(text_.learnt().begin(), text_.learnt().begin() + 1);
     std::printf("%s", text_.word(tokens[0]).c_str());
     for (std::size_t i = 1; i < length; ++i) {

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 PROGRAM = sys.argv[1]
+os.environ["OMP_NUM_THREADS"] = "1"
 FOLDER = tempfile.mkdtemp()
 TEXT = os.path.join(FOLDER, "text")
 WORDS = "the cat sat on the mat and saw a bird; what a day, said the bird, and flew over the sea. "
