@@ -79,12 +79,16 @@ class TensorParallel {
   using PartInput = SpreadAs<typename M::Input, Tags<In>>;
   using PartOutput = SpreadAs<typename M::Output, Tags<Out>>;
   using Last = Joint<After, Tags<End>>;
-  /// The part keeps what was gathered for it only until forward is done, if a slice of it is kept anyway.
-  static constexpr bool gathers_again = move_kind(At::on, In::on) == MoveKind::all_gather;
 
  public:
   using Input = SpreadAs<typename M::Input, Tags<At>>;     ///< as the module's
   using Output = SpreadAs<typename M::Output, Tags<End>>;  ///< as the module's
+ private:
+  /// The part keeps what was gathered for it only until forward is done, if a slice of it is kept anyway.
+  static constexpr bool gathers_again =
+      move_kind(At::on, In::on) == MoveKind::all_gather && !std::is_same_v<TagsOf<Input>, NoTags>;
+
+ public:
   /// What the part has saved. Where its input is gathered, the slice that arrived instead of it.
   struct Saved {
     Input slice{};                  ///< what arrived, if it is gathered again
