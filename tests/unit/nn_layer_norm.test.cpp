@@ -68,6 +68,16 @@ TEST_CASE("gradients of LayerNorm, in one part or two") {
   CHECK_MESSAGE(found.relative <= 1e-7, found.where);
 }
 
+TEST_CASE("of weight and bias, either may be frozen: the other still learns") {
+  for (const bool frozen_weight : {true, false}) {
+    LayerNorm<double> m(5);
+    (frozen_weight ? m.weight : m.bias) = smp::Parameter64({5}, {smp::Init::Kind::ones}, {}, true);
+    OneRank rank{m};
+    const auto found = smp::testing::check_gradients(rank, rank.random<double>({3, 5}));
+    CHECK_MESSAGE(found.relative <= 1e-7, found.where);
+  }
+}
+
 TEST_CASE("float agrees with double") {
   OneRank<LayerNorm<float>> single(LayerNorm<float>(384));
   OneRank<LayerNorm<double>> exact(LayerNorm<double>(384));

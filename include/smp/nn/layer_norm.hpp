@@ -62,12 +62,12 @@ void layer_norm_backward_input(std::int64_t rows, std::int64_t width, const T* x
   });
 }
 
-/// Adds the gradients of the parameters of layer_norm_forward.
+/// Adds the gradients of the parameters of layer_norm_forward; either may be null.
 template <class T>
 void layer_norm_backward_params(std::int64_t rows, std::int64_t width, const T* x, const T* statistics, const T* dy,
                                 T* dgamma, T* dbeta) {
   vectorized([=](auto target) {
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = 0; dgamma != nullptr && r < rows; ++r) {
       const T mean = statistics[2 * r], rstd = statistics[2 * r + 1];
       map_blocks(
           target, width, dgamma,
@@ -75,9 +75,9 @@ void layer_norm_backward_params(std::int64_t rows, std::int64_t width, const T* 
             for (int j = 0; j < block_size; ++j) sum[j] = before[j] + d[j] * ((v[j] - mean) * rstd);
           },
           dgamma, x + r * width, dy + r * width);
-      add_to(target, width, dy + r * width, dbeta);
     }
   });
+  if (dbeta != nullptr) add_column_sums(rows, width, dy, dbeta);
 }
 
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension.
@@ -147,13 +147,12 @@ struct LayerNorm {
 
   /// The gradients of weight and bias.
   void backward_params(auto& ctx, Saved& saved) {
-    if (weight.frozen() || bias.frozen()) return;
     const std::int64_t width = weight.local_shape()[0];
     const std::int64_t rows = rows_of(saved.dy.shape(), width, "LayerNorm");
-    ctx.stream().enqueue([rows, width, p = saved.x.data(), s = saved.statistics.data(), g = saved.dy.data(),
-                          dgamma = weight.grad().data(), dbeta = bias.grad().data()] {
-      layer_norm_backward_params<T>(rows, width, p, s, g, dgamma, dbeta);
-    });
+    T* dgamma = weight.frozen() ? nullptr : weight.grad().data();
+    T* dbeta = bias.frozen() ? nullptr : bias.grad().data();
+    ctx.stream().enqueue([rows, width, p = saved.x.data(), s = saved.statistics.data(), g = saved.dy.data(), dgamma,
+                          dbeta] { layer_norm_backward_params<T>(rows, width, p, s, g, dgamma, dbeta); });
   }
 };
 
