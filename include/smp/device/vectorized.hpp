@@ -180,8 +180,8 @@ template <class Unit, class T>
 [[gnu::always_inline]] inline void add_arrays(Unit target, std::int64_t n, const T* a, const T* b, T* y) {
   map_blocks(
       target, n, y,
-      [](auto, auto& sum, const auto& p, const auto& q) {
-        for (int i = 0; i < block_size; ++i) sum[i] = p[i] + q[i];
+      [](auto, auto& both, const auto& p, const auto& q) {
+        for (int i = 0; i < block_size; ++i) both[i] = p[i] + q[i];
       },
       a, b);
 }
