@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -240,6 +241,24 @@ TEST_CASE_TEMPLATE("ours: the bits of an element depend on its row and its colum
       }
       CHECK(different == 0);
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("threads that multiply at the same time get the same bits", T, float, double) {
+  smp::set_gemm_threads(1);
+  for (const BackEnd<T>& back_end : back_ends<T>()) {
+    CAPTURE(back_end.name);
+    std::vector<Problem<T>> problems;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) problems.emplace_back(40, 50, 60, false, true, 0);
+    for (Problem<T>& p : problems) {
+      threads.emplace_back([&back_end, &p] {
+        smp::set_gemm_threads(1);
+        for (int i = 0; i < 5; ++i) back_end.run(p.call);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    for (const Problem<T>& p : problems) CHECK(p.c == problems[0].c);
   }
 }
 
