@@ -39,8 +39,10 @@ function(smp_test name)
     endif()
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND} COMMAND_EXPAND_LISTS)
+  # Tests run side by side, and the threads of a BLAS spin while they wait for one that has no core.
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} PROCESSORS ${arg_PROCESSORS} TIMEOUT ${SMP_TEST_TIMEOUT}
-                                          SKIP_RETURN_CODE 77)
+                                          SKIP_RETURN_CODE 77
+                                          ENVIRONMENT_MODIFICATION "OMP_NUM_THREADS=set:1;OPENBLAS_NUM_THREADS=set:1")
 endfunction()
 
 # smp_must_fail_test(<name> LABEL <label> SAYING <text> COMMAND <command>...): a control for a check of our own

@@ -12,8 +12,6 @@ import tempfile
 
 PROGRAM = sys.argv[1]
 FOLDER = tempfile.mkdtemp()
-# On cores that others use, threads of a BLAS that wait for each other are slow.
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 bad = 0
 
 
