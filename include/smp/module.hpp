@@ -12,13 +12,14 @@
 ///
 /// `forward` is const because several micro-batches are in flight. `Saved` can be made without arguments, and
 /// `saved = {}` frees what it holds and keeps its capacity. Whoever calls `backward` says that afterwards, so that
-/// activations are freed while backward goes back.
+/// activations are freed while backward goes back. `backward` may take the gradient by value, to let go of it early.
 ///
 /// A backward may also come in two parts (`SplitBackward`).
 
 #include <concepts>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <smp/distribution.hpp>
@@ -71,12 +72,12 @@ concept SplitBackward =
 
 /// The first part of a module's backward; all of it if the module has no parts.
 template <class M, class Ctx>
-[[nodiscard]] GradOf<typename M::Input> backward_input(M& m, Ctx& ctx, const GradOf<typename M::Output>& dy,
+[[nodiscard]] GradOf<typename M::Input> backward_input(M& m, Ctx& ctx, GradOf<typename M::Output> dy,
                                                        typename M::Saved& saved) {
   if constexpr (requires { m.backward_input(ctx, dy, saved); }) {
-    return m.backward_input(ctx, dy, saved);
+    return m.backward_input(ctx, std::move(dy), saved);
   } else {
-    return m.backward(ctx, dy, saved);
+    return m.backward(ctx, std::move(dy), saved);
   }
 }
 

@@ -94,7 +94,7 @@ Result train(World& world, const Run& run) {
   trainer.for_each_parameter([&](std::string_view name, const smp::Shape&, auto values, auto) {
     result.weights[std::string(name)].assign(values.begin(), values.end());
   });
-  result.gradients = worker.counters().get("RDP", Operation::all_reduce, Purpose::gradient);
+  result.gradients = worker.counters().get("DP", Operation::all_reduce, Purpose::gradient);
   result.buckets = trainer.buckets();
   CHECK(worker.memory()[smp::MemoryUse::activation].live == 0);
   CHECK(worker.memory()[smp::MemoryUse::parameter].live == (learnt + 25) * sizeof(T));

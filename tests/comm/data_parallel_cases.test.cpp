@@ -245,7 +245,7 @@ TEST_CASE("case 13: ten parameters of 30 elements in buckets of 0, 1 and 100 ele
         const auto x = samples(worker.memory(), world.rank(), world.rank() + 1, 30, 0);
         smp::step(ctx, trainer, SquaredError<T>{}, x, x);
         trainer.step(ctx, 0.1);
-        const std::uint64_t now = worker.counters().get("RDP", Operation::all_reduce, Purpose::gradient).calls;
+        const std::uint64_t now = worker.counters().get("DP", Operation::all_reduce, Purpose::gradient).calls;
         each.push_back(now - before);
         before = now;
       }

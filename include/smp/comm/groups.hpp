@@ -27,23 +27,31 @@ class Groups {
                         std::to_string(world.size()));
     }
     parts_.reserve(all_groups.size());
-    for (const Group kind : all_groups) {
-      std::string name(to_string(kind));
-      if constexpr (requires { world.part(std::vector<int>(), name); }) {
-        const auto ranks = topology.group(kind, world.rank());
-        parts_.push_back(world.part(std::vector<int>(ranks.begin(), ranks.end()), std::move(name)));
-      } else {
-        parts_.push_back(world.split(topology.group_index(kind, world.rank()), topology.rank_in(kind, world.rank()),
-                                     std::move(name)));
-      }
-    }
+    for (const Group kind : all_groups) parts_.push_back(make(world, topology, kind));
+    beside_.reserve(2);
+    for (const Group kind : {Group::rdp, Group::dp}) beside_.push_back(make(world, topology, kind));
   }
 
   /// The group of this kind that this rank is in.
   [[nodiscard]] C& operator[](Group kind) noexcept { return parts_[static_cast<std::size_t>(kind)]; }
+  /// The same ranks as the RDP or the DP group for what runs beside the computation: two streams share no communicator.
+  [[nodiscard]] C& beside(Group kind) noexcept { return beside_[kind == Group::rdp ? 0 : 1]; }
 
  private:
+  template <class Topo>
+  static C make(C& world, const Topo& topology, Group kind) {
+    std::string name(to_string(kind));
+    if constexpr (requires { world.part(std::vector<int>(), name); }) {
+      const auto ranks = topology.group(kind, world.rank());
+      return world.part(std::vector<int>(ranks.begin(), ranks.end()), std::move(name));
+    } else {
+      return world.split(topology.group_index(kind, world.rank()), topology.rank_in(kind, world.rank()),
+                         std::move(name));
+    }
+  }
+
   std::vector<C> parts_;
+  std::vector<C> beside_;
 };
 
 }  // namespace smp::comm

@@ -26,6 +26,7 @@
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
 #include <smp/parallel/parameter_update.hpp>
+#include <smp/tags.hpp>
 #include <smp/topology.hpp>
 
 namespace smp {
@@ -43,15 +44,17 @@ struct DataParallelOptions {
 class DataParallelEngine {
  public:
   /// For the model that `layout` was made of.
+  /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx>
-  DataParallelEngine(Ctx& ctx, Layout& layout, int states, const DataParallelOptions& options)
+  DataParallelEngine(Ctx& ctx, Layout& layout, int states, bool plain, const DataParallelOptions& options)
       : layout_(layout),
         options_(options),
         storage_(layout, ctx.memory(), states),
-        reduction_(layout, storage_, options.bucket_bytes),
-        ranks_(ctx.groups()[Group::rdp].size()) {
-    if (ctx.groups()[Group::mp].size() > 1) {
-      throw ConfigError("DataParallel holds a whole model: its topology has pp 1 and tp 1");
+        reduction_(layout, storage_, options.bucket_bytes, plain),
+        ranks_(ctx.groups()[Group::dp].size()),
+        parts_(plain ? 1 : ctx.groups()[Group::tp].size()) {
+    if (ctx.groups()[Group::pp].size() > 1) {
+      throw ConfigError("DataParallel holds all layers of a model: its topology has pp 1");
     }
     storage_.initialise(ctx.seed());
     if (options.checked) visibility_.emplace(layout, storage_, ctx.memory());
@@ -118,12 +121,11 @@ class DataParallelEngine {
       }
     }
     ++steps_;
-    compute.enqueue([scale = &scale_] { scale->squares = 0; });
-    storage_.for_each_type([&](auto& arrays) {
-      compute.enqueue([scale = &scale_, data = arrays.gradients.data(), size = arrays.gradients.size()] {
-        scale->squares += sum_of_squares(data, size);
-      });
-    });
+    square(compute);
+    if (parts_ > 1) {
+      const std::span<double> parts(&scale_.squares_of_parts, 1);
+      ctx.groups()[Group::tp].all_reduce(compute, parts, parts, sum, Purpose::norm);
+    }
     compute.enqueue(
         [scale = &scale_, divisor = weight_ > 0 ? weight_ : 1, clip = options_.clip] { scale->finish(divisor, clip); });
     storage_.for_each_type([&](auto& arrays) {
@@ -154,10 +156,10 @@ class DataParallelEngine {
   template <class Ctx>
   void compare(Ctx& ctx) {
     auto& group = ctx.groups()[Group::rdp];
-    if (ranks_ == 1) return;
+    if (group.size() == 1) return;
     ctx.stream().synchronize();
     const std::uint64_t own = digest();
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_));
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
     group.all_gather(ctx.stream(), std::span(&own, 1), all, Purpose::control);
     ctx.stream().synchronize();
     for (std::size_t r = 1; r < all.size(); ++r) {
@@ -183,6 +185,23 @@ class DataParallelEngine {
 
  private:
   template <class Stream>
+  void square(Stream& compute) {
+    compute.enqueue([scale = &scale_] { scale->squares = scale->squares_of_parts = 0; });
+    storage_.for_each_type([&](auto& arrays) {
+      if (parts_ == 1) {
+        compute.enqueue([scale = &scale_, data = arrays.gradients.data(), size = arrays.gradients.size()] {
+          scale->squares += sum_of_squares(data, size);
+        });
+        return;
+      }
+      for (const FlatRun& run : arrays.runs) {
+        compute.enqueue([squares = run.cut ? &scale_.squares_of_parts : &scale_.squares,
+                         data = arrays.gradients.data() + run.begin,
+                         size = run.end - run.begin] { *squares += sum_of_squares(data, size); });
+      }
+    });
+  }
+  template <class Stream>
   void show(Stream& stream, Unit& unit, Phase phase) {
     if (!visibility_) return;
     for (Block* b : unit.uses) visibility_->show(stream, *b, phase != Phase::forward);
@@ -194,7 +213,7 @@ class DataParallelEngine {
   }
   template <class Groups>
   void launch(HostStream& compute, Groups& groups, bool all) {
-    reduction_.launch(compute, side_stream_ ? *side_stream_ : compute, groups[Group::rdp], all);
+    reduction_.launch(compute, side_stream_ ? *side_stream_ : compute, groups, all);
   }
   [[nodiscard]] std::uint64_t digest() {
     std::uint64_t hash = stream_of("");
@@ -212,7 +231,8 @@ class DataParallelEngine {
   FlatStorage storage_;
   GradientReduction reduction_;
   std::optional<CheckedVisibility> visibility_;
-  int ranks_;
+  int ranks_;  // that reduce gradients
+  int parts_;  // over which parameters are cut
   GradientScale scale_;
   HostEvent reduced_;
   std::int64_t steps_ = 0;
@@ -242,7 +262,7 @@ class DataParallel {
       : model_(std::move(model)),
         layout_(model_),
         optimizer_(optimizer),
-        engine_(std::make_unique<DataParallelEngine>(ctx, layout_, optimizer_.states(), options)) {
+        engine_(std::make_unique<DataParallelEngine>(ctx, layout_, optimizer_.states(), is_plain<M>, options)) {
     if (options.compare_initial_values) engine_->compare(ctx);
   }
   DataParallel(const DataParallel&) = delete;

@@ -75,6 +75,7 @@ struct FlatRun {
   std::size_t begin = 0;  ///< first element
   std::size_t end = 0;    ///< behind the last element
   bool decay = true;      ///< weight decay applies
+  bool cut = false;       ///< the tensor-parallel ranks have other parts of the same parameters
 };
 
 /// The arrays of one type of values. What is learnt comes first, so that a place in the gradients is a place in the
@@ -99,9 +100,9 @@ struct FlatArrays {
   }
 };
 
-/// The storage of a model's parameters when every rank has all of them. Blocks are in the order in which forward uses
-/// them, without gaps: those of the root, which backward completes last, come first, and a tied one is where it is used
-/// first.
+/// The storage of a model's parameters when every rank has all of them, or its part. Blocks are in the order in which
+/// forward uses them, without gaps: those of the root, which backward completes last, come first, and a tied one is
+/// where it is used first. What is summed over the tensor-parallel ranks, too, comes behind the rest.
 class FlatStorage {
  public:
   /// Places the blocks of `layout`.
@@ -111,8 +112,12 @@ class FlatStorage {
     begins_.resize(layout.blocks().size());
     orders_.resize(layout.blocks().size());
     std::size_t order = 0;
-    for (Block* block : in_order(layout)) {
-      orders_[static_cast<std::size_t>(block->id)] = order++;
+    std::vector<Block*> blocks = in_order(layout);
+    for (const Block* block : blocks) orders_[static_cast<std::size_t>(block->id)] = order++;
+    std::stable_sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) {
+      return std::pair(a->frozen, a->summed_over_tp) < std::pair(b->frozen, b->summed_over_tp);
+    });
+    for (Block* block : blocks) {
       if (block->element_bytes == sizeof(float)) {
         add(floats_, *block);
       } else if (block->element_bytes == sizeof(double)) {
@@ -142,7 +147,7 @@ class FlatStorage {
     }
   }
 
-  /// The place of a block in the order of forward, among those of all types.
+  /// When forward uses a block, among those of all types: a number for each, in order.
   [[nodiscard]] std::size_t order(int block) const noexcept { return orders_[static_cast<std::size_t>(block)]; }
 
   /// Where the values of a block are.
@@ -211,10 +216,11 @@ class FlatStorage {
     begins_[static_cast<std::size_t>(block.id)] = begin;
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {
-      if (!arrays.runs.empty() && arrays.runs.back().decay == s.decay) {
+      const bool cut = s.declaration->cut().parts > 1;
+      if (!arrays.runs.empty() && arrays.runs.back().decay == s.decay && arrays.runs.back().cut == cut) {
         arrays.runs.back().end = begin + s.end;
       } else {
-        arrays.runs.push_back({begin + s.begin, begin + s.end, s.decay});
+        arrays.runs.push_back({begin + s.begin, begin + s.end, s.decay, cut});
       }
     }
   }

@@ -17,6 +17,7 @@
 #include <smp/layout.hpp>
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
+#include <smp/topology.hpp>
 
 namespace smp {
 
@@ -26,7 +27,10 @@ namespace smp {
 class GradientReduction {
  public:
   /// @param bucket_bytes largest bucket, unless a parameter is larger
-  GradientReduction(Layout& layout, FlatStorage& storage, std::size_t bucket_bytes) : open_(layout.blocks().size(), 0) {
+  /// @param all_over_tp all gradients are summed over the tensor-parallel ranks, too; else those of which they have
+  /// summands
+  GradientReduction(Layout& layout, FlatStorage& storage, std::size_t bucket_bytes, bool all_over_tp = false)
+      : all_over_tp_(all_over_tp), open_(layout.blocks().size(), 0) {
     storage.for_each_type([&](auto& arrays) { plan(arrays, storage, bucket_bytes); });
     std::stable_sort(buckets_.begin(), buckets_.end(), [](const Bucket& a, const Bucket& b) {
       return a.order > b.order;  // those of two types: by what backward reaches first
@@ -49,14 +53,15 @@ class GradientReduction {
   /// Enqueues the reductions of all buckets that are complete, or of `all` that are left.
   /// @param compute where gradients are computed
   /// @param reduce where they are reduced; may be the same
-  template <class Stream, class Comm>
-  void launch(Stream& compute, Stream& reduce, Comm& group, bool all) {
+  template <class Stream, class Groups>
+  void launch(Stream& compute, Stream& reduce, Groups& groups, bool all) {
     for (; next_ < buckets_.size() && (all || complete(buckets_[next_])); ++next_) {
       if (&compute != &reduce) {
         compute.record(ready_[next_]);
         reduce.wait(ready_[next_]);
       }
       const Bucket& bucket = buckets_[next_];
+      auto& group = groups.beside(bucket.over_tp ? Group::dp : Group::rdp);
       if (bucket.floats != nullptr) all_reduce(reduce, group, bucket.floats, bucket.size);
       if (bucket.doubles != nullptr) all_reduce(reduce, group, bucket.doubles, bucket.size);
     }
@@ -74,42 +79,46 @@ class GradientReduction {
   }
 
  private:
+  struct Place {
+    std::size_t begin;
+    int block;
+  };
   struct Bucket {
     float* floats = nullptr;  // one of the two
     double* doubles = nullptr;
     std::size_t size = 0;
     std::vector<int> blocks{};  // whose gradients are in it
     std::size_t order = 0;      // of the first of them in forward
+    bool over_tp = false;       // summed over the tensor-parallel ranks, too
   };
 
   template <class T>
   void plan(FlatArrays<T>& arrays, const FlatStorage& storage, std::size_t bucket_bytes) {
-    struct Place {
-      std::size_t begin;
-      int block;
-    };
-    std::vector<Place> parameters;
-    std::vector<std::size_t> bytes;
-    for (const auto& [block, begin] : arrays.places) {
-      if (block->frozen) break;  // they come last
-      for (const Block::Segment& s : block->segments) {
-        parameters.push_back({begin + s.begin, block->id});
-        bytes.push_back((s.end - s.begin) * sizeof(T));
-      }
-    }
-    for (const ParameterRange& range : plan_buckets(bytes, bucket_bytes)) {
-      Bucket bucket;
-      for (std::size_t i = range.first; i < range.last; ++i) {
-        bucket.size += bytes[i] / sizeof(T);
-        if (bucket.blocks.empty() || bucket.blocks.back() != parameters[i].block) {
-          bucket.blocks.push_back(parameters[i].block);
+    for (const bool over_tp : {false, true}) {
+      std::vector<Place> parameters;
+      std::vector<std::size_t> bytes;
+      for (const auto& [block, begin] : arrays.places) {
+        if (block->frozen || (all_over_tp_ || block->summed_over_tp) != over_tp) continue;
+        for (const Block::Segment& s : block->segments) {
+          parameters.push_back({begin + s.begin, block->id});
+          bytes.push_back((s.end - s.begin) * sizeof(T));
         }
       }
-      T* data = arrays.gradients.data() + parameters[range.first].begin;
-      if constexpr (std::is_same_v<T, float>) bucket.floats = data;
-      if constexpr (std::is_same_v<T, double>) bucket.doubles = data;
-      bucket.order = storage.order(bucket.blocks.front());
-      buckets_.push_back(std::move(bucket));
+      for (const ParameterRange& range : plan_buckets(bytes, bucket_bytes)) {
+        Bucket bucket;
+        bucket.over_tp = over_tp;
+        for (std::size_t i = range.first; i < range.last; ++i) {
+          bucket.size += bytes[i] / sizeof(T);
+          if (bucket.blocks.empty() || bucket.blocks.back() != parameters[i].block) {
+            bucket.blocks.push_back(parameters[i].block);
+          }
+        }
+        T* data = arrays.gradients.data() + parameters[range.first].begin;
+        if constexpr (std::is_same_v<T, float>) bucket.floats = data;
+        if constexpr (std::is_same_v<T, double>) bucket.doubles = data;
+        bucket.order = storage.order(bucket.blocks.front());
+        buckets_.push_back(std::move(bucket));
+      }
     }
   }
 
@@ -124,6 +133,7 @@ class GradientReduction {
     group.all_reduce(stream, bucket, bucket, sum, Purpose::gradient);
   }
 
+  bool all_over_tp_;
   std::vector<Bucket> buckets_;   // in the order in which backward completes them
   std::vector<HostEvent> ready_;  // by bucket
   std::vector<int> open_;         // backward passes until a block is complete

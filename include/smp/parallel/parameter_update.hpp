@@ -41,15 +41,17 @@ template <class T>
 
 /// How the gradient of a step is scaled; written and read by tasks of the compute stream.
 struct GradientScale {
-  double squares = 0;  ///< sum of the squares of all gradients, as they are stored
-  double norm = 0;     ///< of the gradient that is applied before clipping
-  double factor = 1;   ///< what stored gradients are multiplied by
+  double squares =
+      0;  ///< sum of the squares of all gradients, as they are stored; of whole parameters, if some are cut
+  double squares_of_parts = 0;  ///< the same of the parts of cut ones that are here, and then of all parts
+  double norm = 0;              ///< of the gradient that is applied before clipping
+  double factor = 1;            ///< what stored gradients are multiplied by
 
-  /// The norm and the factor, from `squares`.
+  /// The norm and the factor, from the squares.
   /// @param divisor of the stored gradients
   /// @param clip largest norm; 0: any
   void finish(double divisor, double clip) noexcept {
-    norm = std::sqrt(squares) / divisor;
+    norm = std::sqrt(squares + squares_of_parts) / divisor;
     factor = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / divisor;  // as PyTorch's clip_grad_norm_
   }
 };

@@ -19,6 +19,8 @@
 #include <smp/comm/reduction.hpp>
 #include <smp/error.hpp>
 #include <smp/module.hpp>
+#include <smp/parallel/boundary.hpp>
+#include <smp/tags.hpp>
 #include <smp/tensor.hpp>
 #include <smp/topology.hpp>
 #include <smp/train/batch.hpp>
@@ -31,7 +33,10 @@ struct StepOptions {
   int microbatches = 1;  ///< parts that are run one after the other; a batch with fewer samples has fewer
   int passes = 1;        ///< calls of `step` before the update: gradient accumulation
   int pass = 0;          ///< which of them this is
-  bool average = true;   ///< false: gradients of micro-batches and passes are summed, for a loss that is a sum already
+  /// The tensor-parallel ranks are given the same samples. Else each has its own, and a model that is cut over them is
+  /// given those of all, which are gathered first.
+  bool prescaled = false;
+  bool average = true;  ///< false: gradients of micro-batches and passes are summed, for a loss that is a sum already
   /// Number, in the global batch, of the batch's first sample; else that of `BatchPlan::samples_of`: every rank reads
   /// consecutive samples, pass after pass.
   std::optional<std::uint64_t> first_sample{};
@@ -61,6 +66,19 @@ struct CountTargets {
   }
 };
 
+/// The tensor of a value that may be distributed.
+template <class X>
+struct LocalT {
+  using type = X;  ///< itself
+};
+/// As a type.
+template <class X>
+using LocalOf = typename LocalT<X>::type;
+template <class T, class Tp, class Cp>
+struct LocalT<Dist<T, Tp, Cp>> {
+  using type = T;
+};
+
 /// The loss of a pass.
 template <TensorLike L>
 struct StepLoss {
@@ -78,8 +96,52 @@ consteval bool expect_loss() {
   static_assert(fits,
                 "smp::step: the loss must take what the model gives and the targets: its Input is "
                 "std::tuple<Model::Output, Targets>");
-  static_assert(TensorLike<typename Loss::Output>, "smp::step: the loss must return a tensor, of one element");
+  static_assert(TensorLike<LocalOf<typename Loss::Output>>, "smp::step: the loss must return a tensor, of one element");
+  using D = TagsOf<typename Loss::Output>;
+  if constexpr (!std::same_as<D, NoTags>) {
+    constexpr Spread kind = D::tp::on.kind;
+    static_assert(kind != Spread::partial,
+                  "smp::step: the loss is still a sum over tp (Partial); end the model with AllReduce");
+    static_assert(kind != Spread::shard,
+                  "smp::step: this loss is the mean over one tp rank's slice; a mean of means is not the mean; let the "
+                  "loss give local sums (Partial) and AllReduce them");
+    static_assert(
+        kind != Spread::replicated,
+        "smp::step: this loss is Replicated: its gradient would be counted once per tp rank; let the loss end "
+        "Invariant");
+  }
   return fits;
+}
+
+/// The ranks whose samples are different: those of the RDP group if the tensor-parallel ranks compute one loss
+/// together, which its type says, else those of the DP group.
+template <class Loss>
+[[nodiscard]] constexpr Group feeds_of() {
+  using D = TagsOf<typename Loss::Output>;
+  if constexpr (!std::same_as<D, NoTags>) {
+    if (D::tp::on.kind == Spread::invariant) return Group::rdp;
+  }
+  return Group::dp;
+}
+
+/// The samples of all tensor-parallel ranks, one rank's after the other's.
+template <class Ctx, class V>
+[[nodiscard]] V gathered_over_tp(Ctx& ctx, const V& batch) {
+  auto& tp = ctx.groups()[Group::tp];
+  V all = batch;
+  for_each_tensor(all, [&]<class T>(T& tensor) {
+    const T own = tensor;
+    const Shape& shape = TensorTraits<T>::shape(own);
+    tensor = TensorTraits<T>::make(ctx.memory(), shape.with(0, shape[0] * tp.size()));
+    tp.all_gather(ctx.stream(), TensorTraits<T>::data(own), TensorTraits<T>::data(tensor), Purpose::activation);
+  });
+  return all;
+}
+
+/// True if the loss is one of all tensor-parallel ranks, and each has samples of its own.
+template <class Loss, class Ctx>
+[[nodiscard]] bool gathers_samples(Ctx& ctx, bool prescaled) {
+  return feeds_of<Loss>() == Group::rdp && !prescaled && ctx.groups()[Group::tp].size() > 1;
 }
 
 /// Calls `f(range, last)` for each micro-batch of a batch.
@@ -117,8 +179,8 @@ class LossSums {
   /// Adds the sums of all ranks, and waits for them.
   /// @throws ConfigError, on all ranks, if their weights must be `equal` and are not
   template <class Ctx>
-  void finish(Ctx& ctx, bool equal) {
-    auto& group = ctx.groups()[Group::dp];
+  void finish(Ctx& ctx, Group feeds, bool equal) {
+    auto& group = ctx.groups()[feeds];
     if (group.size() > 1) {
       ctx.stream().enqueue([sums = sums_.data()] { sums[2] = sums[1] * sums[1]; });
       group.all_reduce(ctx.stream(), sums_, sums_, smp::sum, Purpose::loss);
@@ -147,9 +209,11 @@ class LossSums {
 ///   gradients are complete, others divide gradients when the parameters are updated
 /// @throws ConfigError if the sizes do not fit, on all ranks if theirs differ and are not counted
 template <class Ctx, class Model, class Loss, class Targets, class Count = EqualSamples>
-StepLoss<typename std::remove_cvref_t<Loss>::Output> step(Ctx ctx, Model& model, Loss&& loss,
-                                                          const typename Model::Input& inputs, const Targets& targets,
-                                                          const StepOptions& options = {}, const Count& count = {}) {
+StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Model& model, Loss&& loss,
+                                                                   const typename Model::Input& inputs,
+                                                                   const Targets& targets,
+                                                                   const StepOptions& options = {},
+                                                                   const Count& count = {}) {
   using L = std::remove_cvref_t<Loss>;
   static_assert(expect_loss<Model, L, Targets>());
   constexpr bool counted = !std::same_as<Count, EqualSamples>;
@@ -162,13 +226,20 @@ StepLoss<typename std::remove_cvref_t<Loss>::Output> step(Ctx ctx, Model& model,
     throw ConfigError("pass is " + std::to_string(options.pass) + ", but must be 0 to passes - 1, and passes is " +
                       std::to_string(options.passes));
   }
-  auto& feeds = ctx.groups()[Group::dp];
+  if (gathers_samples<L>(ctx, options.prescaled)) {
+    StepOptions all = options;
+    all.prescaled = true;
+    if (all.first_sample) *all.first_sample -= static_cast<std::uint64_t>(ctx.groups()[Group::tp].rank() * samples);
+    return step(ctx, model, loss, gathered_over_tp(ctx, inputs), gathered_over_tp(ctx, targets), all, count);
+  }
+  auto& feeds = ctx.groups()[feeds_of<L>()];
   const auto batches_before = static_cast<std::uint64_t>(feeds.rank() * options.passes + options.pass);
   const std::uint64_t first_sample =
       options.first_sample.value_or(batches_before * static_cast<std::uint64_t>(samples));
   const double share = 1.0 / (static_cast<double>(samples) * feeds.size() * options.passes);  // of one sample
 
-  StepLoss<typename L::Output> result{StepOutput<typename L::Output>(ctx.memory(), options.microbatches)};
+  using Value = LocalOf<typename L::Output>;
+  StepLoss<Value> result{StepOutput<Value>(ctx.memory(), options.microbatches)};
   LossSums sums(ctx);
   auto& saved = model.saved();
   for_each_microbatch(samples, options.microbatches, [&](SampleRange range, bool last) {
@@ -180,23 +251,22 @@ StepLoss<typename std::remove_cvref_t<Loss>::Output> step(Ctx ctx, Model& model,
     ctx.position = {static_cast<std::uint64_t>(model.steps()), first_sample + static_cast<std::uint64_t>(range.first)};
 
     typename L::Saved loss_saved{};
-    typename L::Output value =
-        loss.forward(ctx, {model.forward(ctx, batch_slice(inputs, range), saved), part}, loss_saved);
+    Value value =
+        local<Value>(loss.forward(ctx, {model.forward(ctx, batch_slice(inputs, range), saved), part}, loss_saved));
     sums.add(ctx, value, weight);
     double seed = 1.0 / feeds.size();
     if (options.average) seed = counted ? weight : weight * share;
-    auto gradient =
-        TensorTraits<GradOf<typename L::Output>>::make(ctx.memory(), TensorTraits<typename L::Output>::shape(value));
-    ctx.stream().enqueue([to = TensorTraits<GradOf<typename L::Output>>::data(gradient).data(), seed] {
+    auto gradient = TensorTraits<GradOf<Value>>::make(ctx.memory(), TensorTraits<Value>::shape(value));
+    ctx.stream().enqueue([to = TensorTraits<GradOf<Value>>::data(gradient).data(), seed] {
       *to = static_cast<std::remove_cvref_t<decltype(*to)>>(seed);
     });
-    auto dy = std::get<0>(loss.backward(ctx, gradient, loss_saved));
+    auto dy = std::get<0>(loss.backward(ctx, spread<GradOf<typename L::Output>>(std::move(gradient)), loss_saved));
     loss_saved = {};
     (void)model.backward(ctx, std::move(dy), saved);
     saved = {};
     result.microbatches.add(std::move(value), range.size());
   });
-  sums.finish(ctx, !counted);
+  sums.finish(ctx, feeds_of<L>(), !counted);
   result.sum = sums.sum();
   result.weight = sums.weight();
   if (counted && options.average) model.weigh(result.weight);
@@ -209,7 +279,7 @@ template <class L, class Ctx, class Model>
 StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options = {}) {
   StepLoss<L> result{StepOutput<L>(ctx.memory(), 0)};
   LossSums sums(ctx);
-  sums.finish(ctx, false);
+  sums.finish(ctx, Group::dp, false);
   result.sum = sums.sum();
   result.weight = sums.weight();
   if (options.average) model.weigh(result.weight);
@@ -217,16 +287,18 @@ StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options
 }
 
 /// The loss of `inputs` and `targets` without gradients: `ctx.training` is false for the modules. Ranks may have
-/// different numbers of samples, or none.
+/// different numbers of samples, or none; the tensor-parallel ranks of a model that is cut over them have the same
+/// ones.
 template <class Ctx, class Model, class Loss, class Targets, class Count = CountSamples>
-StepLoss<typename std::remove_cvref_t<Loss>::Output> evaluate(Ctx ctx, Model& model, Loss&& loss,
-                                                              const typename Model::Input& inputs,
-                                                              const Targets& targets, int microbatches = 1,
-                                                              const Count& count = {}) {
+StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, Model& model, Loss&& loss,
+                                                                       const typename Model::Input& inputs,
+                                                                       const Targets& targets, int microbatches = 1,
+                                                                       const Count& count = {}) {
   using L = std::remove_cvref_t<Loss>;
+  using Value = LocalOf<typename L::Output>;
   static_assert(expect_loss<Model, L, Targets>());
   ctx.training = false;
-  StepLoss<typename L::Output> result{StepOutput<typename L::Output>(ctx.memory(), microbatches)};
+  StepLoss<Value> result{StepOutput<Value>(ctx.memory(), microbatches)};
   LossSums sums(ctx);
   auto& saved = model.saved();
   for_each_microbatch(batch_size(targets), microbatches, [&](SampleRange range, bool) {
@@ -236,11 +308,11 @@ StepLoss<typename std::remove_cvref_t<Loss>::Output> evaluate(Ctx ctx, Model& mo
     typename L::Saved loss_saved{};
     auto y = model.forward(ctx, batch_slice(inputs, range), saved);
     saved = {};
-    typename L::Output value = loss.forward(ctx, {std::move(y), part}, loss_saved);
+    Value value = local<Value>(loss.forward(ctx, {std::move(y), part}, loss_saved));
     sums.add(ctx, value, weight);
     result.microbatches.add(std::move(value), range.size());
   });
-  sums.finish(ctx, false);
+  sums.finish(ctx, feeds_of<L>(), false);
   result.sum = sums.sum();
   result.weight = sums.weight();
   return result;
