@@ -2,13 +2,23 @@
 // Trains a language model of GPT-2's shape on a text, and says how well it predicts the part that it has not seen:
 //   train_gpt --data book.txt --tokens chars --steps 2000 --lr-schedule cosine --warmup 100 --clip 1 --log book.jsonl
 // Options that cannot work: exit code 2 and one sentence.
+// Ranks are threads (--ranks N), or the processes of an MPI: mpirun -n 4 train_gpt --data book.txt ...
 // needs: io blas
+// uses: mpi
 #include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include <smp/error.hpp>
+#if USE_MPI
+#include <smp/comm/mpi_session.hpp>
+#endif
 
 #include "../command_line.hpp"
 #include "options.hpp"
@@ -59,8 +69,51 @@ void declare(CLI::App& app, Options& o) {
   one_of("--checkpointing", o.checkpointing, {"none", "each"}, "blocks that keep their input only and compute twice");
   app.add_option("--log", o.log, "file for one JSON object a step, and a summary");
   app.add_option("--save", o.save, "file for the parameters, in the safetensors format");
-  integer("--ranks", o.ranks, "ranks, as threads of this process");
+  integer("--ranks", o.ranks, "ranks, as threads of this process; mpirun knows them itself");
+  number("--bucket-mib", o.bucket_mib, "largest range of gradients that is reduced at a time, in MiB");
 }
+
+/// The run that `options` ask for.
+/// @param on_ranks is called as `on_ranks(T())`, with the type of numbers, and trains
+template <class F>
+void with_type(const Options& options, F on_ranks) {
+  if (options.dtype == "f64") {
+    on_ranks(double());
+  } else {
+    on_ranks(float());
+  }
+}
+
+#if USE_MPI
+/// True if an mpirun has started this process as one of several.
+bool under_mpirun() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr ||
+         std::getenv("PMIX_RANK") != nullptr;
+}
+
+/// The run on the ranks of MPI. What all of them refuse before they talk to each other, one of them says.
+/// @param ranks that --ranks asks for, if it does
+int train_under_mpi(int argc, char** argv, Options options, std::optional<int> ranks,
+                    std::chrono::steady_clock::time_point begin) {
+  smp::comm::MpiSession mpi(argc, argv, {}, smp::comm::MpiThreads::any);
+  std::optional<Text> text;
+  try {
+    options.ranks = mpi.world().size();
+    if (ranks.value_or(options.ranks) != options.ranks) {
+      throw smp::ConfigError("--ranks is " + std::to_string(*ranks) + ", but mpirun has started " +
+                             std::to_string(options.ranks) + "; it knows without --ranks");
+    }
+    check(options);
+    text.emplace(options);
+  } catch (const smp::ConfigError& error) {
+    if (mpi.world().rank() == 0) std::cerr << error.what() << '\n';
+    return 2;
+  }
+  mpi.run(
+      [&](smp::comm::Mpi& world) { with_type(options, [&]<class T>(T) { train<T>(world, options, *text, begin); }); });
+  return 0;
+}
+#endif
 
 }  // namespace
 
@@ -69,13 +122,18 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a language model of GPT-2's shape");
   declare(app, options);
-  return run(app, argc, argv, [&] {
+  int code = 0;
+  const int refused = run(app, argc, argv, [&] {
+#if USE_MPI
+    if (under_mpirun()) {
+      const bool says_ranks = app.count("--ranks") > 0;
+      code = train_under_mpi(argc, argv, options, says_ranks ? std::optional(options.ranks) : std::nullopt, begin);
+      return;
+    }
+#endif
     check(options);
     const Text text(options);
-    if (options.dtype == "f64") {
-      train<double>(options, text, begin);
-    } else {
-      train<float>(options, text, begin);
-    }
+    with_type(options, [&]<class T>(T) { train<T>(options, text, begin); });
   });
+  return refused != 0 ? refused : code;
 }

@@ -42,15 +42,15 @@ void check(const Options& o) {
                                       std::pair("--beta1", o.beta1), std::pair("--beta2", o.beta2)}) {
     in_range(option, value, 0, 1, "a number from 0 to below 1");
   }
-  for (const auto& [option, value] : {std::pair("--lr", o.lr), std::pair("--min-lr", o.min_lr),
-                                      std::pair("--weight-decay", o.weight_decay), std::pair("--clip", o.clip)}) {
+  for (const auto& [option, value] :
+       {std::pair("--lr", o.lr), std::pair("--min-lr", o.min_lr), std::pair("--weight-decay", o.weight_decay),
+        std::pair("--clip", o.clip), std::pair("--bucket-mib", o.bucket_mib)}) {
     in_range(option, value, 0, infinity, "a finite number from 0");
   }
   if (o.hidden % o.heads != 0) {
     throw smp::ConfigError("--hidden is " + std::to_string(o.hidden) +
                            ", but must be a multiple of --heads = " + std::to_string(o.heads));
   }
-  if (o.ranks > 1) throw smp::ConfigError("--ranks is " + std::to_string(o.ranks) + ", but only 1 works yet");
   const std::int64_t shares = std::int64_t{o.ranks} * o.microbatches * o.accumulation;
   if (o.batch % shares != 0) {
     throw smp::ConfigError(

@@ -21,6 +21,7 @@ struct Options {
   int warmup = 0;
 
   int seed = 1, ranks = 1;
+  double bucket_mib = 25;
   std::string dtype = "f32", checkpointing = "none";
   std::string log, save;
 

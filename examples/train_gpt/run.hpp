@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <smp/comm/launch.hpp>
 #include <smp/comm/objects.hpp>
 #include <smp/device/gemm_threads.hpp>
 #include <smp/io/parameters.hpp>
@@ -30,6 +31,7 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "text.hpp"
+#include "train.hpp"
 
 /// The optimizer that the options name.
 inline smp::optim::Any make_optimizer(const Options& o) {
@@ -54,7 +56,8 @@ class Run {
         text_(text),
         worker_(world, topology(world.size()), static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
-        trainer_(context_, Gpt<T>(text.classes(), options), make_optimizer(options), {.clip = options.clip}),
+        trainer_(context_, Gpt<T>(text.classes(), options), make_optimizer(options),
+                 {.clip = options.clip, .bucket_bytes = static_cast<std::size_t>(options.bucket_mib * 1024 * 1024)}),
         log_(speaks() ? options.log : "") {
     smp::set_gemm_threads(smp::default_gemm_threads(world.size()));
     if (!options.save.empty() && speaks()) {
@@ -217,3 +220,17 @@ class Run {
   std::optional<smp::io::SafetensorsWriter> file_;
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step
 };
+
+template <class T>
+void train(const Options& options, const Text& text, Clock::time_point begin) {
+  smp::comm::launch(options.ranks, [&](smp::comm::Threads& world) {
+    Run<T, smp::comm::Threads>(world, options, text).all("threads", begin);
+  });
+}
+
+#if USE_MPI
+template <class T>
+void train(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin) {
+  Run<T, smp::comm::Mpi>(world, options, text).all("mpi", begin);
+}
+#endif

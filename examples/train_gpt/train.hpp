@@ -6,6 +6,10 @@
 
 #include <chrono>
 
+#if USE_MPI
+#include <smp/comm/mpi.hpp>
+#endif
+
 #include "options.hpp"
 #include "text.hpp"
 
@@ -14,7 +18,9 @@
 template <class T>
 void train(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
 
-template <>
-void train<float>(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
-template <>
-void train<double>(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
+#if USE_MPI
+/// The same on one rank of those that MPI has started.
+template <class T>
+void train(smp::comm::Mpi& world, const Options& options, const Text& text,
+           std::chrono::steady_clock::time_point begin);
+#endif

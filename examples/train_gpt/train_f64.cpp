@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <smp/comm/launch.hpp>
-
 #include "run.hpp"
-#include "train.hpp"
 
-template <>
-void train<double>(const Options& options, const Text& text, Clock::time_point begin) {
-  smp::comm::launch(options.ranks, [&](smp::comm::Threads& world) {
-    Run<double, smp::comm::Threads>(world, options, text).all("threads", begin);
-  });
-}
+template void train<double>(const Options& options, const Text& text, Clock::time_point begin);
+#if USE_MPI
+template void train<double>(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin);
+#endif

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program examples/train_gpt, judged from outside: python3 train_gpt.py PROGRAM. What it writes is read with Python's
-json and struct, and the held-out loss is computed again from the saved weights, in plain Python."""
+"""The program examples/train_gpt, judged from outside. What it writes is read with Python's json and struct, and the held-out
+loss is computed again from the saved weights, in plain Python.
+    python3 train_gpt.py PROGRAM              ranks as threads
+    python3 train_gpt.py PROGRAM MPIEXEC...   the words that start PROGRAM on two ranks of an MPI
+"""
 
 import hashlib
 import json
@@ -11,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = sys.argv[1]
+PROGRAM, LAUNCHER = sys.argv[1], sys.argv[2:]
 os.environ["OMP_NUM_THREADS"] = "1"
 FOLDER = tempfile.mkdtemp()
 TEXT = os.path.join(FOLDER, "text")
@@ -34,12 +37,24 @@ def check(ok, *what):
         print("FAILED:", *what, flush=True)
 
 
-def run(**changes):
+def run(launcher=(), **changes):
     """Exit code, stdout and stderr of a tiny run with some options changed; None drops one."""
     options = dict(TINY, **{"--" + name.replace("_", "-"): value for name, value in changes.items()})
     arguments = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120)
+    done = subprocess.run([*launcher, PROGRAM, *arguments], capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120)
     return done.returncode, done.stdout, done.stderr
+
+
+def agrees_on_ranks(result, alone, ranks, transport):
+    """Losses, traffic and degrees of a run on several ranks, against those of one rank."""
+    steps, summary, _ = result
+    check(close(losses(steps), losses(alone[0])), ranks, "ranks:", losses(steps), losses(alone[0]))
+    check(close([summary["heldout_loss"]], [alone[1]["heldout_loss"]]), ranks, "ranks:", summary, alone[1])
+    check((summary["transport"], summary["world"]) == (transport, ranks), ranks, "ranks:", summary)
+    check(summary["degrees"] == {"pp": 1, "tp": 1, "rdp": ranks, "sdp": 1}, ranks, "ranks:", summary)
+    gradient = alone[1]["peak_bytes"]["gradient"]
+    check(summary["bytes"]["DP"]["all_reduce"]["gradient"] == 2 * (ranks - 1) * gradient, ranks, "ranks:", summary, gradient)
+    check(len(summary["peak_bytes_per_rank"]["gradient"]) == ranks, ranks, "ranks:", summary)
 
 
 def fails(sentence, **changes):
@@ -155,6 +170,17 @@ def heldout_loss(p, heldout):
     return total / (len(tokens) - 1)
 
 
+# ---- under MPI: the numbers of threads, to the bit
+if LAUNCHER:
+    threads = logged(ranks=2, dropout=0.3)
+    mpi = logged(launcher=LAUNCHER, dropout=0.3)
+    check(losses(mpi[0]) == losses(threads[0]), "threads and MPI differ", losses(mpi[0]), losses(threads[0]))
+    check(mpi[1]["weights_sha256"] == threads[1]["weights_sha256"], "weights under MPI", mpi[1], threads[1])
+    agrees_on_ranks(mpi, logged(dropout=0.3), 2, "mpi")
+    code, out, err = run(launcher=LAUNCHER, ranks=3)
+    check(code != 0 and err.count("smp: --ranks is 3, but mpirun has started 2; it knows without --ranks\n") == 1, code, err)
+    sys.exit(1 if bad else 0)
+
 # ---- what goes wrong is one sentence
 fails("--data is required", data=None)
 fails("smp: cannot read '/nowhere/text', or it is empty", data="/nowhere/text")
@@ -216,6 +242,15 @@ recomputed_steps, recomputed, _ = logged(dropout=0.3, checkpointing="each")
 check(losses(recomputed_steps) == losses(plain_steps), "checkpointing", losses(recomputed_steps), losses(plain_steps))
 check(recomputed["weights_sha256"] == plain["weights_sha256"], "weights after checkpointing")
 check(recomputed["peak_bytes"]["activation"] < plain["peak_bytes"]["activation"], "activations", recomputed, plain)
+
+# ---- nor on the ranks that share them
+fails("smp: --batch is 8, but must be a multiple of ranks x --microbatches x --accumulation = 3 x 1 x 1 = 3", ranks=3)
+for ranks in 2, 4:
+    agrees_on_ranks(logged(dropout=0.3, ranks=ranks), (plain_steps, plain), ranks, "threads")
+bucketed_steps, bucketed, _ = logged(dropout=0.3, ranks=2, microbatches=2, bucket_mib=1 / 1024)
+agrees_on_ranks((bucketed_steps, bucketed, ""), (plain_steps, plain), 2, "threads")
+check(bucketed["calls"]["DP"]["all_reduce"]["gradient"] > 8, "buckets", bucketed["calls"])
+check(bucketed["calls"]["DP"]["all_reduce"]["loss"] == 2, "losses", bucketed["calls"])
 
 # ---- the other types, optimizers and schedules
 steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)
