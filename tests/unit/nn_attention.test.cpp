@@ -105,6 +105,37 @@ TEST_CASE("queries are the last places of the sequence: 2 of 5, 5 of 2, 1 of 1, 
   }
 }
 
+TEST_CASE("the block of queries changes nothing but the order of sums, with a mask and dropout too") {
+  OneRank<smp::nn::Dropout<double>> numbers(smp::nn::Dropout<double>{});
+  const auto run = [&](std::int64_t block, double dropout) {
+    AttentionShape s{.batch = 2, .heads = 2, .queries = 7, .keys = 9, .head = 3, .causal = true};
+    s.dropout = smp::nn::DropoutMask::of({3, 4}, dropout);
+    s.all_heads = 2;
+    s.block = block;
+    const auto q = numbers.random<double>({14, 6}, 1), k = numbers.random<double>({18, 6}, 2);
+    const auto v = numbers.random<double>({18, 6}, 3), dy = numbers.random<double>({14, 6}, 4);
+    const Ids mask = numbers.random_ids({2, 9}, 3);
+    constexpr double unset = 1e300;
+    std::vector<double> p(2 * 2 * 7 * 9, unset), scratch(2 * 7 * 9, unset), y(14 * 6, unset);
+    std::vector<double> dq(14 * 6, unset), dk(18 * 6, unset), dv(18 * 6, unset);
+    const AttentionRows<const double> rows{q.data(), k.data(), v.data(), 6};
+    smp::nn::attention_forward<double>(s, rows, mask.data(), p.data(), scratch.data(), y.data());
+    smp::nn::attention_backward<double>(s, rows, p.data(), dy.data(), scratch.data(),
+                                        {dq.data(), dk.data(), dv.data(), 6});
+    for (const auto* more : {&dq, &dk, &dv}) y.insert(y.end(), more->begin(), more->end());
+    return y;
+  };
+  for (const double dropout : {0.0, 0.4}) {
+    const auto whole = run(7, dropout);
+    for (const std::int64_t block : {1, 2, 3}) {
+      const auto found = run(block, dropout);
+      double worst = 0;
+      for (std::size_t i = 0; i < whole.size(); ++i) worst = std::max(worst, std::abs(found[i] - whole[i]));
+      CHECK(worst < 1e-14);
+    }
+  }
+}
+
 TEST_CASE("any head size: scores are divided by the root of the true one") {
   for (const std::int64_t head : {1, 16, 18, 20, 136}) {
     OneRank<Attention<double>> rank(Attention<double>(head, 1, {.causal = false}));
