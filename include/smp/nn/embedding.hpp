@@ -95,13 +95,11 @@ struct Embedding {
     if (weight.frozen() || weight.size() == 0) return;
     ctx.stream().enqueue([n = static_cast<std::int64_t>(saved.ids.size()), width = weight.local_shape()[1],
                           here = rows(), id = saved.ids.data(), g = saved.dy.data(), dw = weight.grad().data()] {
-      vectorized([=](auto) {
+      vectorized([=](auto target) {
         for (std::int64_t i = 0; i < n; ++i) {
           const std::int64_t row = id[i] - here.first;
           if (row < 0 || row >= here.count) continue;
-          const T* from = g + i * width;
-          T* to = dw + row * width;
-          for (std::int64_t c = 0; c < width; ++c) to[c] += from[c];
+          add_arrays(target, width, dw + row * width, g + i * width, dw + row * width);
         }
       });
     });

@@ -71,13 +71,14 @@ struct PositionEmbedding {
   /// The sum of dy over the batch.
   void backward_params(auto& ctx, Saved& saved) {
     if (weight.frozen()) return;
-    ctx.stream().enqueue([rows = rows_of(saved.dy.shape(), saved.position), g = saved.dy.data(),
-                          dw = weight.grad().data()] {
-      vectorized([=](auto unit) {
-        for_each_run(rows,
-                     [=](std::int64_t at, std::int64_t place, std::int64_t n) { add_to(unit, n, g + at, dw + place); });
-      });
-    });
+    ctx.stream().enqueue(
+        [rows = rows_of(saved.dy.shape(), saved.position), g = saved.dy.data(), dw = weight.grad().data()] {
+          vectorized([=](auto unit) {
+            for_each_run(rows, [=](std::int64_t at, std::int64_t place, std::int64_t n) {
+              add_arrays(unit, n, dw + place, g + at, dw + place);
+            });
+          });
+        });
   }
 
  private:

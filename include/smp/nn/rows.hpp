@@ -68,12 +68,6 @@ template <class T>
   return fold(most, [](T a, T b) { return a < b ? b : a; });
 }
 
-/// y += x, n numbers. Inside of `vectorized`.
-template <class Unit, class T>
-[[gnu::always_inline]] inline void add_to(Unit target, std::int64_t n, const T* x, T* y) {
-  add_arrays(target, n, y, x, y);
-}
-
 /// Adds the sum of each column of `x` (rows x columns) to `sums`.
 template <class T>
 void add_column_sums(std::int64_t rows, std::int64_t columns, const T* x, T* sums) {
@@ -87,7 +81,7 @@ void add_column_sums(std::int64_t rows, std::int64_t columns, const T* x, T* sum
           },
           sums, row, row + columns, row + 2 * columns, row + 3 * columns);
     }
-    for (; row != end; row += columns) add_to(target, columns, row, sums);
+    for (; row != end; row += columns) add_arrays(target, columns, sums, row, sums);
   });
 }
 
