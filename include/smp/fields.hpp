@@ -29,8 +29,8 @@ struct Derived {};
 struct CutOverTp {};
 
 /// A member of `Owner` by name.
-/// @tparam Where for parameters of typed modules: `Derived`, `CutOverTp`, or the distribution (`Invariant`, ...) of the
-/// values that it is applied to, where Input and Output differ
+/// @tparam Where for parameters and plain modules in typed modules: `Derived`, `CutOverTp`, or the distribution
+/// (`Invariant`, ...) of the values that they are applied to, where Input and Output differ
 template <class Owner, class Member, class Where = Derived>
 struct Field {
   std::string_view name;  ///< becomes part of parameters' paths

@@ -98,7 +98,8 @@ class Layout {
         } else if constexpr (std::same_as<Member, RandomSite>) {
           member.stream = stream_of(name);
         } else {
-          walk<Here>(member, name + ".", unit, inside, degree);
+          using Where = typename std::remove_cvref_t<decltype(field)>::where;
+          walk<typename AroundMember<Here, Where>::type>(member, name + ".", unit, inside, degree);
         }
       });
     }

@@ -103,6 +103,22 @@ template <DistributionTag D>
   return true;
 }
 
+/// What is around a member that is a plain module, by what its field says: all its parameters are cut, or it stands
+/// where values are distributed as `D`.
+template <class Here, class Where>
+struct AroundMember {
+  using type = Here;  ///< nothing is said
+};
+template <class In, class Out>
+struct AroundMember<Around<In, Out>, CutOverTp> {
+  static_assert(expect_cut_on<typename In::tp>());
+  using type = AroundPart<Tags<Invariant>>;
+};
+template <class In, class Out, DistributionTag D>
+struct AroundMember<Around<In, Out>, D> {
+  using type = Around<Tags<D>>;
+};
+
 /// Whether the gradient of a parameter has to be summed over the tensor-parallel ranks, by what is around it and what
 /// its field says.
 template <class A, class Where>
