@@ -1,0 +1,15 @@
+// expect-error: smp::TensorParallel: a parameter is listed as once(...), but the rule has no After that applies it
+#include <smp/nn/linear.hpp>
+#include <smp/parallel/tensor_parallel.hpp>
+
+struct Down : smp::nn::Linear<> {
+  using Linear::Linear;
+};
+template <>
+struct smp::TensorParallelTraits<Down, smp::Split::usual> {
+  using input = Shard<Dim::features>;
+  using output = Partial;
+  static constexpr auto cuts() { return smp::cuts(cut(1, &nn::Linear<>::weight), once(&nn::Linear<>::bias)); }
+};
+
+smp::TensorParallel<Down> down(Down(8, 8), 0, 2);
