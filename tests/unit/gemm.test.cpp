@@ -16,6 +16,8 @@
 #include <smp/device/gemm_threads.hpp>
 #include <smp/error.hpp>
 
+#include "support/allocations.hpp"
+
 namespace {
 
 using smp::Gemm;
@@ -241,6 +243,19 @@ TEST_CASE_TEMPLATE("ours: the bits of an element depend on its row and its colum
       }
       CHECK(different == 0);
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("nothing is allocated once a thread has multiplied", T, float, double) {
+  Problem<T> small(40, 50, 60, false, true, 0), large(130, 1100, 520, true, false, 1);
+  for (const BackEnd<T>& back_end : back_ends<T>()) {
+    if (SMP_HAS_DNNL == 1 && sizeof(T) == 4 && (back_end.name == "gemm" || back_end.name == "oneDNN")) continue;
+    CAPTURE(back_end.name);
+    back_end.run(small.call);
+    const long before = smp::testing::allocations;
+    back_end.run(large.call);
+    back_end.run(small.call);
+    CHECK(smp::testing::allocations == before);
   }
 }
 
