@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// needs: eigen
 // Your own tensors: modules whose inputs and outputs are Eigen matrices, and a net of them that learns to tell two
 // spirals apart. TensorTraits says how smp looks at a matrix; containers, data parallelism and step() then work as for
-// its own. needs: eigen
+// its own.
 #include <Eigen/Core>
 #include <cmath>
 #include <cstddef>

@@ -6,23 +6,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include <smp/smp.hpp>
 
 // [readme-begin]
 namespace nn = smp::nn;
-using Block =
-    smp::Checkpointed<nn::TransformerBlock<>>;  // keeps its input only, and computes the rest again in backward
+using Block = smp::Checkpointed<nn::TransformerBlock<>>;  // keeps its input only; backward computes the rest again
 using Model =
     smp::Sequential<nn::Embedding<>, nn::PositionEmbedding<>, smp::Repeat<Block>, nn::LayerNorm<>, nn::LmHead<>>;
 
 int main(int argc, char** argv) {
   static constexpr int seq = 64, width = 64, heads = 4, layers = 2, samples = 8;
   std::ifstream file(argc > 1 ? argv[1] : "README.md");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::int32_t> text;
+  for (char c; file.get(c);) text.push_back(static_cast<unsigned char>(c));
   const int steps = argc > 2 ? std::atoi(argv[2]) : 300;
   if (text.size() <= seq) return std::puts("quickstart [FILE [STEPS]]: a text of more than 64 bytes"), 2;
 
@@ -38,9 +37,9 @@ int main(int argc, char** argv) {
       for (int i = 0; i < samples; ++i) {  // windows of the text at random places, other ones on each rank
         const smp::RandomStream random{worker.seed(), static_cast<std::uint64_t>(step)};
         const auto number = static_cast<std::uint64_t>(world.rank() * samples + i);
-        const char* window = text.data() + random.bits(number) % (text.size() - seq);
-        std::transform(window, window + seq, inputs.data() + i * seq, [](unsigned char c) { return c; });
-        std::transform(window + 1, window + seq + 1, targets.data() + i * seq, [](unsigned char c) { return c; });
+        const std::int32_t* window = text.data() + random.bits(number) % (text.size() - seq);
+        std::copy_n(window, seq, inputs.data() + i * seq);
+        std::copy_n(window + 1, seq, targets.data() + i * seq);
       }
       const double loss = smp::step(ctx, trainer, nn::CrossEntropy<>(), inputs, targets, {.microbatches = 2}).mean();
       trainer.step(ctx, /*learning rate*/ 3e-3);
