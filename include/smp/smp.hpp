@@ -67,6 +67,7 @@
 #include <smp/nn/tensor_parallel.hpp>
 #include <smp/nn/transformer_block.hpp>
 #include <smp/nn/transformer_options.hpp>
+#include <smp/nn/vocabulary_cross_entropy.hpp>
 #include <smp/optim/adadelta.hpp>
 #include <smp/optim/adam.hpp>
 #include <smp/optim/any.hpp>
@@ -115,6 +116,7 @@
 #include <smp/tensor.hpp>
 #include <smp/topology.hpp>
 #include <smp/train/batch.hpp>
+#include <smp/train/distributed_model.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/step_output.hpp>
 #include <smp/train/worker.hpp>
