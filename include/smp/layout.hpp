@@ -167,15 +167,16 @@ class Layout {
 
   /// Inside a block, parameters are in order of (weight decay, cut or not): at most four runs for an optimizer.
   void place() {
-    std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-      const auto order = [](const Entry& e) { return std::pair(!e.decay, e.parameter->cut().dim < 0); };
-      return order(a) < order(b);
-    });
-    for (const Entry& e : entries_) {
-      const std::size_t begin = e.block->size;
-      e.block->size += e.parameter->size();
-      e.parameter->place(e.block, begin);
-      e.block->segments.push_back({begin, e.block->size, e.name, e.parameter, e.decay});
+    for (const bool decays : {true, false}) {
+      for (const bool is_cut : {true, false}) {
+        for (const Entry& e : entries_) {
+          if (e.decay != decays || (e.parameter->cut().dim >= 0) != is_cut) continue;
+          const std::size_t begin = e.block->size;
+          e.block->size += e.parameter->size();
+          e.parameter->place(e.block, begin);
+          e.block->segments.push_back({begin, e.block->size, e.name, e.parameter, e.decay});
+        }
+      }
     }
     for (const auto& [parameter, first] : tied_) parameter->place(first->block(), first->offset());
     for (Unit& u : units_) {

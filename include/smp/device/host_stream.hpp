@@ -172,11 +172,7 @@ class HostStream {
     static_assert(sizeof(Callable) <= task_bytes && alignof(Callable) <= alignof(std::max_align_t),
                   "smp::HostStream: a task captures more than HostStream::task_bytes; capture pointers to the data, "
                   "not the data");
-    const std::uint64_t index = pushed_.load();
-    const bool room = waiting_.until([&] { return index - popped_.load() < ring_.size(); }, [] { return false; },
-                                     std::chrono::minutes(10));
-    if (!room) throw DeviceError("the queue of a stream stayed full for ten minutes: its running task does not end");
-    Task& slot = ring_[index % ring_.size()];
+    Task& slot = claim();
     ::new (static_cast<void*>(slot.storage)) Callable(std::forward<F>(task));
     slot.run = [](void* storage, bool call) {
       auto& callable = *std::launder(static_cast<Callable*>(storage));
@@ -187,7 +183,19 @@ class HostStream {
       if (call) callable();
     };
     slot.kind = kind;
-    pushed_.store(index + 1);
+    publish();
+  }
+
+  // What does not depend on the type of a task is compiled once.
+  [[gnu::noinline]] Task& claim() {
+    const std::uint64_t index = pushed_.load();
+    const bool room = waiting_.until([&] { return index - popped_.load() < ring_.size(); }, [] { return false; },
+                                     std::chrono::minutes(10));
+    if (!room) throw DeviceError("the queue of a stream stayed full for ten minutes: its running task does not end");
+    return ring_[index % ring_.size()];
+  }
+  [[gnu::noinline]] void publish() {
+    pushed_.store(pushed_.load() + 1);
     waiting_.wake();
   }
 
