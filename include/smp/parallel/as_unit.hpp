@@ -4,6 +4,7 @@
 /// @file
 /// A mark for members of hand-written composites.
 
+#include <type_traits>
 #include <utility>
 
 #include <smp/module.hpp>
@@ -18,7 +19,9 @@ class AsUnit {
   using Output = typename M::Output;  ///< of the member
   using Saved = typename M::Saved;    ///< of the member
 
-  AsUnit() = default;
+  AsUnit()
+    requires std::is_default_constructible_v<M>
+  = default;
   /// The member.
   explicit AsUnit(M module) : module_(std::move(module)) {}
 

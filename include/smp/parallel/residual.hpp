@@ -83,7 +83,9 @@ class Residual {
   using Output = typename M::Output;  ///< the same type
   using Saved = typename M::Saved;    ///< of the branch
 
-  Residual() = default;
+  Residual()
+    requires std::is_default_constructible_v<M>
+  = default;
   /// The branch.
   explicit Residual(M branch) : branch_(std::move(branch)) {}
 
