@@ -170,6 +170,18 @@ TEST_CASE("gradients of Attention: causal or not, with dropout, in one part or t
   }
 }
 
+TEST_CASE("gradients with a mask of keys, in one part or two") {
+  for (const Shape& shape : {Shape{1, 1, 1}, Shape{2, 5, 6}, Shape{1, 3, 18}}) {
+    OneRank rank{Attention<double, KeyMask::given>(shape[2], shape[2] == 1 ? 1 : 2)};
+    rank.randomise(0.3);
+    const Attention<double, KeyMask::given>::Input x{rank.random<double>(shape),
+                                                     rank.random_ids({shape[0], shape[1]}, 3)};
+    const auto found = smp::testing::check_gradients(rank, x);
+    CHECK_MESSAGE(found.relative <= 1e-7, found.where);
+    CHECK(smp::testing::split_backward_agrees(rank, x));
+  }
+}
+
 TEST_CASE("gradients with a mask of keys; a sample of which all keys are hidden gives the bias, and no gradient") {
   for (const bool causal : {true, false}) {
     OneRank rank{Attention<double, KeyMask::given>(6, 2, {.causal = causal})};

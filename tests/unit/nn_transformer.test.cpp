@@ -1,9 +1,11 @@
 // Mlp, TransformerBlock, LmHead: names, gradients, the bytes that a block keeps, and that nothing is allocated.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -69,17 +71,107 @@ TEST_CASE("gradients of TransformerBlock: norms before and after, with dropout, 
 }
 
 TEST_CASE("gradients of TransformerBlock with a mask of keys, which is passed on") {
-  OneRank rank{TransformerBlock<double, KeyMask::given>(4, 2, {.causal = false, .bias = Bias::no, .inner = 5})};
-  rank.randomise(0.4);
-  Ids mask(rank.memory, {2, 3});
-  std::copy_n(std::vector<std::int32_t>{1, 0, 1, 0, 0, 0}.data(), 6, mask.data());
-  const TransformerBlock<double, KeyMask::given>::Input x{rank.random<double>({2, 3, 4}), mask};
-  const auto found = smp::testing::check_gradients(rank, x);
-  CHECK_MESSAGE(found.relative <= 1e-7, found.where);
-  CHECK(smp::testing::split_backward_agrees(rank, x));
-  auto ctx = rank.context();
-  TransformerBlock<double, KeyMask::given>::Saved saved;
-  CHECK(std::get<1>(rank.model.forward(ctx, x, saved)).data() == mask.data());
+  for (const Shape& shape : {Shape{1, 1, 2}, Shape{2, 3, 4}, Shape{1, 2, 9}}) {
+    OneRank rank{TransformerBlock<double, KeyMask::given>(shape[-1], shape[-1] == 9 ? 3 : 2,
+                                                          {.causal = false, .bias = Bias::no, .inner = 5})};
+    rank.randomise(0.4);
+    Ids mask = rank.random_ids({shape[0], shape[1]}, 2);
+    if (shape[0] == 2) std::fill_n(mask.data() + 3, 3, 0);  // a sample of which all is hidden
+    const TransformerBlock<double, KeyMask::given>::Input x{rank.random<double>(shape), mask};
+    const auto found = smp::testing::check_gradients(rank, x);
+    CHECK_MESSAGE(found.relative <= 1e-7, found.where);
+    CHECK(smp::testing::split_backward_agrees(rank, x));
+    auto ctx = rank.context();
+    TransformerBlock<double, KeyMask::given>::Saved saved;
+    CHECK(std::get<1>(rank.model.forward(ctx, x, saved)).data() == std::as_const(mask).data());
+  }
+}
+
+namespace {
+
+// The formulas, one number at a time: rows of C numbers in a vector.
+using Rows = std::vector<double>;
+
+Rows norm(const Rows& x, const LayerNorm<double>& m) {
+  const auto C = static_cast<std::size_t>(m.weight.shape()[0]);
+  Rows y(x.size());
+  for (std::size_t r = 0; r < x.size(); r += C) {
+    double mean = 0, variance = 0;
+    for (std::size_t c = 0; c < C; ++c) mean += x[r + c] / static_cast<double>(C);
+    for (std::size_t c = 0; c < C; ++c) variance += (x[r + c] - mean) * (x[r + c] - mean) / static_cast<double>(C);
+    for (std::size_t c = 0; c < C; ++c) {
+      y[r + c] = (x[r + c] - mean) / std::sqrt(variance + 1e-5) * m.weight.value().data()[c] + m.bias.value().data()[c];
+    }
+  }
+  return y;
+}
+
+Rows linear(const Rows& x, const Linear<double>& m) {
+  const auto out = static_cast<std::size_t>(m.weight.shape()[0]), in = static_cast<std::size_t>(m.weight.shape()[1]);
+  Rows y(x.size() / in * out);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    y[i] = m.bias.value().data()[i % out];
+    for (std::size_t c = 0; c < in; ++c) y[i] += x[i / out * in + c] * m.weight.value().data()[i % out * in + c];
+  }
+  return y;
+}
+
+Rows attention(const Rows& x, const Attention<double>& m, std::size_t T) {  // one sample of T places
+  const std::size_t C = x.size() / T, head = static_cast<std::size_t>(m.head);
+  const Rows qkv = linear(x, m.c_attn);
+  Rows y(x.size(), 0.0);
+  for (std::size_t h = 0; h < C; h += head) {
+    for (std::size_t i = 0; i < T; ++i) {
+      Rows e(T, 0.0);
+      double sum = 0;
+      for (std::size_t j = 0; j < (m.causal ? i + 1 : T); ++j) {
+        double score = 0;
+        for (std::size_t c = h; c < h + head; ++c) score += qkv[i * 3 * C + c] * qkv[j * 3 * C + C + c];
+        sum += e[j] = std::exp(score / std::sqrt(static_cast<double>(head)));
+      }
+      for (std::size_t c = h; c < h + head; ++c) {
+        for (std::size_t j = 0; j < T; ++j) y[i * C + c] += e[j] / sum * qkv[j * 3 * C + 2 * C + c];
+      }
+    }
+  }
+  return linear(y, m.c_proj);
+}
+
+Rows mlp(const Rows& x, const Mlp<double>& m) {
+  Rows inner = linear(x, m.c_fc);
+  for (double& v : inner) v *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+  return linear(inner, m.c_proj);
+}
+
+Rows sum(Rows a, const Rows& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("a block computes its formula: norms before and after, causal or not") {
+  for (const NormPlacement placement : {NormPlacement::before, NormPlacement::after}) {
+    for (const bool causal : {true, false}) {
+      OneRank rank{TransformerBlock<double>(12, 3, {.causal = causal, .norm = placement})};
+      rank.randomise(0.3);
+      auto ctx = rank.context();
+      const auto x = rank.random<double>({1, 5, 12});
+      TransformerBlock<double>::Saved saved;
+      const auto y = rank.model.forward(ctx, x, saved);
+      const auto& m = rank.model;
+      const Rows in(x.begin(), x.end());
+      Rows out;
+      if (placement == NormPlacement::before) {
+        const Rows middle = sum(in, attention(norm(in, m.ln_1), m.attn, 5));
+        out = sum(middle, mlp(norm(middle, m.ln_2), m.mlp));
+      } else {
+        const Rows middle = norm(sum(in, attention(in, m.attn, 5)), m.ln_1);
+        out = norm(sum(middle, mlp(middle, m.mlp)), m.ln_2);
+      }
+      for (std::size_t i = 0; i < out.size(); ++i) CHECK(y.data()[i] == doctest::Approx(out[i]).epsilon(1e-12));
+    }
+  }
 }
 
 namespace {
