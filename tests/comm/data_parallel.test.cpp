@@ -12,7 +12,6 @@
 
 #include <doctest/doctest.h>
 
-#include <smp/comm/self.hpp>
 #include <smp/optim/any.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
@@ -103,8 +102,10 @@ Result train(World& world, const Run& run) {
   return result;
 }
 
-Result alone(const Run& run) {
-  smp::comm::Self self;
+/// On a rank of `world` by itself, over the same kind of communicator: one instantiation of everything.
+template <class World>
+Result alone(World& world, const Run& run) {
+  auto self = world.split(world.rank(), 0, "ALONE");
   return train(self, run);
 }
 
@@ -130,21 +131,23 @@ void check_close(const Result& a, const Result& b) {
 }  // namespace
 
 TEST_CASE("one rank learns, clips, keeps frozen values, and one tied parameter has one name") {
-  const Result result = alone({.steps = 60});
-  CHECK(result.losses.back() < 0.8 * result.losses.front());
-  CHECK(result.norms.front() > 0.05);
-  const Result start = alone({.steps = 0});
-  std::string names;
-  for (const auto& [name, values] : result.weights) names += name + " ";
-  CHECK(names == "0.bias 1.0.bias 1.0.weight 1.1.bias 1.1.weight 2.weight 3.bias wt ");
-  CHECK(result.weights.at("2.weight") == start.weights.at("2.weight"));
-  CHECK(result.weights.at("wt") != start.weights.at("wt"));
-  CHECK(result.gradients == smp::comm::Counters::Count{});  // nothing to reduce
+  on_ranks({1}, [](auto& world) {
+    const Result result = train(world, {.steps = 60});
+    CHECK(result.losses.back() < 0.8 * result.losses.front());
+    CHECK(result.norms.front() > 0.05);
+    const Result start = train(world, {.steps = 0});
+    std::string names;
+    for (const auto& [name, values] : result.weights) names += name + " ";
+    CHECK(names == "0.bias 1.0.bias 1.0.weight 1.1.bias 1.1.weight 2.weight 3.bias wt ");
+    CHECK(result.weights.at("2.weight") == start.weights.at("2.weight"));
+    CHECK(result.weights.at("wt") != start.weights.at("wt"));
+    CHECK(result.gradients == smp::comm::Counters::Count{});  // nothing to reduce
+  });
 }
 
 TEST_CASE("2, 4 and 8 ranks learn what one rank learns; overlap, streams and checks change no bit") {
   on_ranks({1, 2, 4, 8}, [](auto& world) {
-    const Result one = alone({});
+    const Result one = alone(world, {});
     const Result overlapped = train(world, {});
     check_close(overlapped, one);
     CHECK(train(world, {}) == overlapped);
@@ -159,7 +162,7 @@ TEST_CASE("2, 4 and 8 ranks learn what one rank learns; overlap, streams and che
 
 TEST_CASE("micro-batches and accumulation are a larger batch, divisible or not") {
   on_ranks({1, 2}, [](auto& world) {
-    const Result one = alone({});
+    const Result one = alone(world, {});
     check_close(train(world, {.step = {.microbatches = 2}}), one);
     check_close(train(world, {.step = {.microbatches = 3}}), one);   // 8 or 16 samples into 3
     check_close(train(world, {.step = {.microbatches = 40}}), one);  // more than there are samples

@@ -14,7 +14,6 @@
 
 #include <doctest/doctest.h>
 
-#include <smp/comm/self.hpp>
 #include <smp/optim/sgd.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/data_parallel.hpp>
@@ -216,9 +215,9 @@ Weights train(World& world, M model, std::int64_t in, std::int64_t out, Share sh
   }
   return weights(trainer);
 }
-template <class M>
-Weights alone(M model, std::int64_t in, std::int64_t out, smp::StepOptions options = {}) {
-  smp::comm::Self self;
+template <class World, class M>
+Weights alone(World& world, M model, std::int64_t in, std::int64_t out, smp::StepOptions options = {}) {
+  auto self = world.split(world.rank(), 0, "ALONE");  // over the same kind of communicator: one instantiation
   return train(
       self, std::move(model), in, out,
       [](int) {
@@ -275,12 +274,12 @@ TEST_CASE("case 15: parameters without elements keep their shape and change noth
 TEST_CASE("case 19: heads that some steps, or some ranks, do not use") {
   on_ranks({1, 2, 4}, [](auto& world) {
     const Weights by_step = train(world, Heads{}, 4, 4, even(world.size()));
-    check_close(by_step, alone(Heads{}, 4, 4));
+    check_close(by_step, alone(world, Heads{}, 4, 4));
     Heads heads;
     heads.by_sample = true;
     const Weights by_rank =
         train(world, heads, 4, 4, even(world.size()), {.microbatches = 3 - std::min(world.size(), 2)});
-    check_close(by_rank, alone(heads, 4, 4, {.microbatches = 2}));
+    check_close(by_rank, alone(world, heads, 4, 4, {.microbatches = 2}));
     CHECK(by_rank.at("left.weight") != by_step.at("left.weight"));
   });
 }
@@ -294,7 +293,7 @@ TEST_CASE("ranks with different numbers of samples, or none, are one batch if th
                  : smp::SampleRange{ends[static_cast<std::size_t>(rank)], ends[static_cast<std::size_t>(rank) + 1]};
     };
     const Dense<T> model(4, 4);
-    const Weights one = alone(model, 4, 4);
+    const Weights one = alone(world, model, 4, 4);
     check_close(train(world, model, 4, 4, uneven, {}, CountSamples{}), one);
     check_close(train(world, model, 4, 4, uneven, {.microbatches = 3}, CountSamples{}), one);
     check_close(train(world, model, 4, 4, even(world.size()), {}, CountSamples{}), one);
