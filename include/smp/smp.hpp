@@ -60,6 +60,7 @@
 #include <smp/nn/layer_norm.hpp>
 #include <smp/nn/linear.hpp>
 #include <smp/nn/lm_head.hpp>
+#include <smp/nn/matrix.hpp>
 #include <smp/nn/mlp.hpp>
 #include <smp/nn/position_embedding.hpp>
 #include <smp/nn/relu.hpp>

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <limits>
 
-#include <smp/device/gemm.hpp>
 #include <smp/device/vectorized.hpp>
 #include <smp/nn/dropout.hpp>
+#include <smp/nn/matrix.hpp>
 #include <smp/nn/rows.hpp>
 
 namespace smp::nn {
@@ -49,14 +49,26 @@ struct AttentionShape {
   }
 };
 
-/// Queries, keys and values, or their gradients: the first element of each, and the elements from one row to the next.
-/// The heads of a row lie side by side.
+/// Queries, keys and values, or their gradients. The heads of a row lie side by side.
 template <class T>
 struct AttentionRows {
   T* q;                 ///< batch * queries rows
   T* k;                 ///< batch * keys rows
   T* v;                 ///< batch * keys rows
-  std::int64_t stride;  ///< of all three
+  std::int64_t stride;  ///< of all three, from row to row
+
+  /// The queries of one sample and head, from query `first` on.
+  [[nodiscard]] Strided<T> queries(const AttentionShape& s, std::int64_t b, std::int64_t h, std::int64_t first) const {
+    return Strided<T>{q, stride}.from(b * s.queries + first, h * s.head);
+  }
+  /// The keys of one sample and head.
+  [[nodiscard]] Strided<T> keys(const AttentionShape& s, std::int64_t b, std::int64_t h) const {
+    return Strided<T>{k, stride}.from(b * s.keys, h * s.head);
+  }
+  /// The values of one sample and head.
+  [[nodiscard]] Strided<T> values(const AttentionShape& s, std::int64_t b, std::int64_t h) const {
+    return Strided<T>{v, stride}.from(b * s.keys, h * s.head);
+  }
 };
 
 /// Turns the scores of the first `seen` keys of a row into probabilities, and those of `n - seen` further ones into 0.
@@ -105,6 +117,15 @@ template <class Unit, class T>
       row);
 }
 
+/// Probabilities after dropout: of `rows` queries from `first` on, and the first `n` keys. `y` may be `x`.
+template <class T>
+void drop_probabilities(const AttentionShape& s, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t rows,
+                        std::int64_t n, const T* x, T* y) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    apply_dropout(s.dropout, s.position(b, h, first + i), n, x + i * s.keys, y + i * s.keys);
+  }
+}
+
 /// The probabilities and the output of all samples and heads.
 /// @param mask of [batch, keys], 0 for keys that nobody sees; may be null
 /// @param probabilities receives [batch, heads, queries, keys]; what lies behind the keys that a block of queries sees
@@ -115,47 +136,24 @@ template <class T>
 void attention_forward(const AttentionShape& s, const AttentionRows<const T>& in, const std::int32_t* mask,
                        T* probabilities, T* dropped, T* out) {
   const T scale = 1 / std::sqrt(static_cast<T>(s.head));
-  const std::int64_t width = s.heads * s.head;
+  const auto run = [&](std::int64_t b, std::int64_t h, std::int64_t first) {
+    const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
+    const std::int32_t* hidden = mask != nullptr ? mask + b * s.keys : nullptr;
+    Strided<T> p{probabilities + ((b * s.heads + h) * s.queries + first) * s.keys, s.keys};
+    multiply<T>(rows, n, s.head, in.queries(s, b, h, first), {in.keys(s, b, h), Transpose::yes}, p, scale);
+    vectorized([&s, first, rows, n, hidden, p](auto unit) {
+      for (std::int64_t i = 0; i < rows; ++i) softmax_row(unit, s.seen(first + i), n, hidden, p.from(i).data);
+    });
+    if (s.dropout.probability > 0) {
+      drop_probabilities(s, b, h, first, rows, n, p.data, dropped);
+      p.data = dropped;
+    }
+    const Strided<T> y{out, s.heads * s.head};
+    multiply<T>(rows, s.head, n, p, in.values(s, b, h), y.from(b * s.queries + first, h * s.head));
+  };
   for (std::int64_t b = 0; b < s.batch; ++b) {
     for (std::int64_t h = 0; h < s.heads; ++h) {
-      const T* q = in.q + b * s.queries * in.stride + h * s.head;
-      const T* k = in.k + b * s.keys * in.stride + h * s.head;
-      const T* v = in.v + b * s.keys * in.stride + h * s.head;
-      const std::int32_t* hidden = mask != nullptr ? mask + b * s.keys : nullptr;
-      T* of_head = probabilities + (b * s.heads + h) * s.queries * s.keys;
-      for (std::int64_t first = 0; first < s.queries; first += s.block) {
-        const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
-        T* p = of_head + first * s.keys;
-        gemm(Gemm<T>{.b_op = Transpose::yes,
-                     .m = rows,
-                     .n = n,
-                     .k = s.head,
-                     .a = q + first * in.stride,
-                     .lda = in.stride,
-                     .b = k,
-                     .ldb = in.stride,
-                     .c = p,
-                     .ldc = s.keys,
-                     .alpha = scale});
-        vectorized([&s, first, rows, n, hidden, p](auto unit) {
-          for (std::int64_t i = 0; i < rows; ++i) softmax_row(unit, s.seen(first + i), n, hidden, p + i * s.keys);
-        });
-        if (s.dropout.probability > 0) {
-          for (std::int64_t i = 0; i < rows; ++i) {
-            apply_dropout(s.dropout, s.position(b, h, first + i), n, p + i * s.keys, dropped + i * s.keys);
-          }
-          p = dropped;
-        }
-        gemm(Gemm<T>{.m = rows,
-                     .n = s.head,
-                     .k = n,
-                     .a = p,
-                     .lda = s.keys,
-                     .b = v,
-                     .ldb = in.stride,
-                     .c = out + (b * s.queries + first) * width + h * s.head,
-                     .ldc = width});
-      }
+      for (std::int64_t first = 0; first < s.queries; first += s.block) run(b, h, first);
     }
   }
 }
@@ -185,76 +183,30 @@ template <class T>
 void attention_backward(const AttentionShape& s, const AttentionRows<const T>& in, const T* probabilities,
                         const T* dout, T* scratch, const AttentionRows<T>& gradient) {
   const T scale = 1 / std::sqrt(static_cast<T>(s.head));
-  const std::int64_t width = s.heads * s.head, stride = gradient.stride;
-  T* dropped = scratch + s.block * s.keys;
+  // The last block of queries sees all keys: it writes the gradients of keys and values, the others add to them.
+  const std::int64_t last = s.queries > 0 ? (s.queries - 1) / s.block * s.block : -1;
+  const auto run = [&](std::int64_t b, std::int64_t h, std::int64_t first) {
+    const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
+    const T beta = first == last ? T(0) : T(1);
+    const Strided<const T> p{probabilities + ((b * s.heads + h) * s.queries + first) * s.keys, s.keys};
+    const auto dy = Strided<const T>{dout, s.heads * s.head}.from(b * s.queries + first, h * s.head);
+    const Strided<T> dp{scratch, s.keys};
+    Strided<const T> used = p;
+    multiply<T>(rows, n, s.head, dy, {in.values(s, b, h), Transpose::yes}, dp);
+    if (s.dropout.probability > 0) {
+      T* dropped = scratch + s.block * s.keys;
+      drop_probabilities(s, b, h, first, rows, n, p.data, dropped);
+      drop_probabilities<T>(s, b, h, first, rows, n, dp.data, dp.data);
+      used.data = dropped;
+    }
+    multiply<T>(n, s.head, rows, {used, Transpose::yes}, dy, gradient.values(s, b, h), 1, beta);
+    softmax_backward<T>(rows, n, s.keys, scale, p.data, dp.data);
+    multiply<T>(rows, s.head, n, dp, in.keys(s, b, h), gradient.queries(s, b, h, first));
+    multiply<T>(n, s.head, rows, {dp, Transpose::yes}, in.queries(s, b, h, first), gradient.keys(s, b, h), 1, beta);
+  };
   for (std::int64_t b = 0; b < s.batch; ++b) {
     for (std::int64_t h = 0; h < s.heads; ++h) {
-      const std::int64_t query_row = b * s.queries, key_row = b * s.keys, column = h * s.head;
-      const T* k = in.k + key_row * in.stride + column;
-      const T* v = in.v + key_row * in.stride + column;
-      T* dk = gradient.k + key_row * stride + column;
-      T* dv = gradient.v + key_row * stride + column;
-      const T* of_head = probabilities + (b * s.heads + h) * s.queries * s.keys;
-      // The last block of queries sees all keys: it writes the gradients of keys and values, the others add to them.
-      const std::int64_t last = s.queries > 0 ? (s.queries - 1) / s.block * s.block : -1;
-      for (std::int64_t first = last; first >= 0; first -= s.block) {
-        const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
-        const T beta = first == last ? T(0) : T(1);
-        const T* p = of_head + first * s.keys;
-        const T* q = in.q + (query_row + first) * in.stride + column;
-        const T* g = dout + (query_row + first) * width + column;
-        gemm(Gemm<T>{.b_op = Transpose::yes,
-                     .m = rows,
-                     .n = n,
-                     .k = s.head,
-                     .a = g,
-                     .lda = width,
-                     .b = v,
-                     .ldb = in.stride,
-                     .c = scratch,
-                     .ldc = s.keys});
-        const T* used = p;
-        if (s.dropout.probability > 0) {
-          for (std::int64_t i = 0; i < rows; ++i) {
-            const std::uint64_t position = s.position(b, h, first + i);
-            apply_dropout(s.dropout, position, n, p + i * s.keys, dropped + i * s.keys);
-            apply_dropout(s.dropout, position, n, scratch + i * s.keys, scratch + i * s.keys);
-          }
-          used = dropped;
-        }
-        gemm(Gemm<T>{.a_op = Transpose::yes,
-                     .m = n,
-                     .n = s.head,
-                     .k = rows,
-                     .a = used,
-                     .lda = s.keys,
-                     .b = g,
-                     .ldb = width,
-                     .c = dv,
-                     .ldc = stride,
-                     .beta = beta});
-        softmax_backward<T>(rows, n, s.keys, scale, p, scratch);
-        gemm(Gemm<T>{.m = rows,
-                     .n = s.head,
-                     .k = n,
-                     .a = scratch,
-                     .lda = s.keys,
-                     .b = k,
-                     .ldb = in.stride,
-                     .c = gradient.q + (query_row + first) * stride + column,
-                     .ldc = stride});
-        gemm(Gemm<T>{.a_op = Transpose::yes,
-                     .m = n,
-                     .n = s.head,
-                     .k = rows,
-                     .a = scratch,
-                     .lda = s.keys,
-                     .b = q,
-                     .ldb = in.stride,
-                     .c = dk,
-                     .ldc = stride,
-                     .beta = beta});
-      }
+      for (std::int64_t first = last; first >= 0; first -= s.block) run(b, h, first);
     }
   }
 }

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <utility>
 
-#include <smp/device/gemm.hpp>
 #include <smp/fields.hpp>
 #include <smp/module.hpp>
+#include <smp/nn/matrix.hpp>
 #include <smp/nn/rows.hpp>
 #include <smp/parameter.hpp>
 #include <smp/tensor.hpp>
@@ -61,17 +61,8 @@ struct Linear {
       for (std::int64_t r = 0; b != nullptr && r < rows; ++r) {
         std::memcpy(q + r * out, b, static_cast<std::size_t>(out) * sizeof(T));
       }
-      gemm(Gemm<T>{.b_op = Transpose::yes,
-                   .m = rows,
-                   .n = out,
-                   .k = in,
-                   .a = p,
-                   .lda = in,
-                   .b = w,
-                   .ldb = in,
-                   .c = q,
-                   .ldc = out,
-                   .beta = b != nullptr ? T(1) : T(0)});
+      const Strided<const T> input{p, in}, weights{w, in};
+      multiply<T>(rows, out, in, input, {weights, Transpose::yes}, {q, out}, 1, b != nullptr ? T(1) : T(0));
     });
     saved.x = x;
     return y;
@@ -91,7 +82,7 @@ struct Linear {
     expect_shape(saved.x.shape().with(-1, out), dy.shape(), "Linear", "the gradient of the output");
     Input dx(ctx.memory(), saved.x.shape());
     ctx.stream().enqueue([rows, in, out, w = weight.value().data(), p = dy.data(), q = dx.data()] {
-      gemm(Gemm<T>{.m = rows, .n = in, .k = out, .a = p, .lda = out, .b = w, .ldb = in, .c = q, .ldc = in});
+      multiply<T>(rows, in, out, Strided<const T>{p, out}, Strided<const T>{w, in}, {q, in});
     });
     saved.dy = dy;
     return dx;
@@ -103,17 +94,8 @@ struct Linear {
     const std::int64_t rows = rows_of(saved.dy.shape(), out, "Linear");
     if (!weight.frozen()) {
       ctx.stream().enqueue([rows, in, out, p = saved.x.data(), dy = saved.dy.data(), dw = weight.grad().data()] {
-        gemm(Gemm<T>{.a_op = Transpose::yes,
-                     .m = out,
-                     .n = in,
-                     .k = rows,
-                     .a = dy,
-                     .lda = out,
-                     .b = p,
-                     .ldb = in,
-                     .c = dw,
-                     .ldc = in,
-                     .beta = T(1)});
+        multiply<T>(out, in, rows, {Strided<const T>{dy, out}, Transpose::yes}, Strided<const T>{p, in}, {dw, in}, 1,
+                    1);
       });
     }
     if (bias.size() > 0 && !bias.frozen()) {
