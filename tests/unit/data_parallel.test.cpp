@@ -206,3 +206,30 @@ TEST_CASE("gradients can be discarded; a backward in two parts is the same") {
   CHECK(whole.step(ctx, 0.1) == 0);  // an update leaves no gradients
   CHECK(whole.steps() == 2);
 }
+
+TEST_CASE("a backward after the last one of a step is refused where it would be lost") {
+  smp::comm::Recording world(0, 4);
+  smp::comm::Groups groups(world, smp::Topology<smp::Degrees{.rdp = 4}>());
+  smp::Memory memory;
+  smp::HostStream stream;
+  smp::Context ctx(stream, memory, groups, 1);
+  const auto twice = [&](bool overlap, bool last) {
+    DataParallel trainer(ctx, smp::Sequential<Dense<T>, Dense<T>>(Dense<T>(3, 3), Dense<T>(3, 3)), smp::optim::Sgd{},
+                         {.overlap = overlap});
+    const Values x = filled(memory, {2, 3}, 0);
+    ctx.last_microbatch = last;
+    for (int pass = 0; pass < 2; ++pass) {
+      (void)trainer.forward(ctx, x, trainer.saved());
+      (void)trainer.backward(ctx, x, trainer.saved());
+    }
+    return trainer.step(ctx, 0.1);
+  };
+  const double norm = twice(false, true);  // reduces in step() only
+  CHECK(norm > 0);
+  CHECK(twice(true, false) == norm);
+  CHECK_THROWS_WITH_AS(
+      twice(true, true),
+      "smp: a backward pass adds to gradients of \"1.weight\" that have been reduced over the ranks already: "
+      "ctx.last_microbatch must be false in all passes of a step but the last",
+      smp::Error);
+}

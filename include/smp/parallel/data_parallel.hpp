@@ -73,9 +73,15 @@ class DataParallelEngine {
     bool in_backward;            ///< a forward is a repetition
 
     /// Brings the parameters of a unit.
+    /// @throws Error for a backward after the last one of a step
     void enter(Unit& unit, Phase phase) {
       engine.show(compute, unit, phase);
       if (phase == Phase::forward && training && !in_backward) engine.reduction_.forward(unit);
+      if (completes_gradients(phase) && engine.reduction_.reduced(unit)) {
+        throw Error("a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
+                    "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes "
+                    "of a step but the last");
+      }
     }
     /// Takes them away, and reduces what is complete.
     void leave(Unit& unit, Phase phase, bool last_microbatch) {

@@ -36,11 +36,20 @@ class GradientReduction {
       return a.order > b.order;  // those of two types: by what backward reaches first
     });
     ready_ = std::vector<HostEvent>(buckets_.size());
+    first_bucket_.assign(layout.blocks().size(), buckets_.size());
+    for (std::size_t i = buckets_.size(); i-- > 0;) {
+      for (const int block : buckets_[i].blocks) first_bucket_[static_cast<std::size_t>(block)] = i;
+    }
   }
 
   /// A unit has been entered to run forward: its gradients will be complete after one backward more.
   void forward(const Unit& unit) noexcept {
     for (const Block* b : unit.uses) ++open_[static_cast<std::size_t>(b->id)];
+  }
+  /// True if gradients of the unit have been reduced in this step: nothing must be added to them any more.
+  [[nodiscard]] bool reduced(const Unit& unit) const noexcept {
+    return std::any_of(unit.uses.begin(), unit.uses.end(),
+                       [&](const Block* b) { return first_bucket_[static_cast<std::size_t>(b->id)] < next_; });
   }
   /// A unit has been left by a backward.
   void backward(const Unit& unit) noexcept {
@@ -69,8 +78,6 @@ class GradientReduction {
 
   /// Number of buckets.
   [[nodiscard]] std::size_t size() const noexcept { return buckets_.size(); }
-  /// True if some of the reductions of this step have been enqueued.
-  [[nodiscard]] bool started() const noexcept { return next_ > 0; }
 
   /// Begins the next step.
   void reset() noexcept {
@@ -134,10 +141,11 @@ class GradientReduction {
   }
 
   bool all_over_tp_;
-  std::vector<Bucket> buckets_;   // in the order in which backward completes them
-  std::vector<HostEvent> ready_;  // by bucket
-  std::vector<int> open_;         // backward passes until a block is complete
-  std::size_t next_ = 0;          // bucket to be reduced
+  std::vector<Bucket> buckets_;            // in the order in which backward completes them
+  std::vector<HostEvent> ready_;           // by bucket
+  std::vector<int> open_;                  // backward passes until a block is complete
+  std::vector<std::size_t> first_bucket_;  // of each block
+  std::size_t next_ = 0;                   // bucket to be reduced
 };
 
 }  // namespace smp
