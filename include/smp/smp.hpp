@@ -57,6 +57,7 @@
 #include <smp/nn/dropout.hpp>
 #include <smp/nn/embedding.hpp>
 #include <smp/nn/gelu.hpp>
+#include <smp/nn/grouped_attention.hpp>
 #include <smp/nn/layer_norm.hpp>
 #include <smp/nn/linear.hpp>
 #include <smp/nn/lm_head.hpp>

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -104,6 +105,20 @@ TEST_CASE("attention by heads and MLP by features, with and without bias, in eve
   }
 }
 
+TEST_CASE("attention with few heads of keys and values, and to another state, in both layouts") {
+  using Grouped = smp::nn::GroupedAttention<double>;
+  using Cross = smp::nn::CrossAttention<double>;
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    holds(check_parts(Grouped(48, 24, 12), {2, 12, 48}, ranks));
+    holds(check_parts<Grouped, Split::usual, Rows>(Grouped(48, 24, 12), {2, 12, 48}, ranks));
+    const std::vector<Shape> states{{2, 12, 48}, {2, 24, 5}};
+    const Cross cross(48, 24, 12, {}, 5);
+    holds(check_parts<Cross>(cross, states, ranks));
+    holds(check_parts<Cross, Split::usual, Rows>(cross, states, ranks));
+  }
+}
+
 TEST_CASE("a user's own layer is cut by a rule of a few lines") {
   for (const int ranks : {2, 3, 4}) holds(check_parts(Gated(6, 12), {2, 12, 6}, ranks));
 }
@@ -118,5 +133,11 @@ TEST_CASE("heads that do not divide: a sentence with the degrees that do") {
   CHECK_THROWS_WITH_AS(
       (smp::TensorParallel<smp::nn::Attention<double>>(smp::nn::Attention<double>(24, 6), 0, 4)),
       "smp: an attention of 6 heads cannot be cut over 4 ranks; tensor-parallel degrees that can: 1, 2, 3, 6",
+      smp::ConfigError);
+  CHECK_THROWS_WITH_AS(
+      (smp::TensorParallel<smp::nn::GroupedAttention<double>>(smp::nn::GroupedAttention<double>(24, 12, 6), 0, 4)),
+      "smp: an attention of 6 heads of keys and values cannot be cut over 4 ranks; tensor-parallel degrees that can: "
+      "1, "
+      "2, 3, 6",
       smp::ConfigError);
 }

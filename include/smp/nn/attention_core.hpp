@@ -26,6 +26,7 @@ struct AttentionShape {
   std::int64_t queries = 0;  ///< of a sample
   std::int64_t keys = 0;     ///< of a sample
   std::int64_t head = 0;     ///< numbers of a query, key or value of one head
+  std::int64_t group = 1;    ///< heads in a row that share their keys and values (Ainslie et al.: GQA, 2023)
   /// Query i sees the keys up to i + keys - queries: the queries are the last places of the sequence.
   bool causal = false;
   DropoutMask dropout{};           ///< of probabilities; none if its probability is 0
@@ -55,7 +56,9 @@ struct AttentionRows {
   T* q;                 ///< batch * queries rows
   T* k;                 ///< batch * keys rows
   T* v;                 ///< batch * keys rows
-  std::int64_t stride;  ///< of all three, from row to row
+  std::int64_t stride;  ///< of queries, from row to row
+
+  std::int64_t kv_stride = stride;  ///< of keys and values
 
   /// The queries of one sample and head, from query `first` on.
   [[nodiscard]] Strided<T> queries(const AttentionShape& s, std::int64_t b, std::int64_t h, std::int64_t first) const {
@@ -63,11 +66,11 @@ struct AttentionRows {
   }
   /// The keys of one sample and head.
   [[nodiscard]] Strided<T> keys(const AttentionShape& s, std::int64_t b, std::int64_t h) const {
-    return Strided<T>{k, stride}.from(b * s.keys, h * s.head);
+    return Strided<T>{k, kv_stride}.from(b * s.keys, h / s.group * s.head);
   }
   /// The values of one sample and head.
   [[nodiscard]] Strided<T> values(const AttentionShape& s, std::int64_t b, std::int64_t h) const {
-    return Strided<T>{v, stride}.from(b * s.keys, h * s.head);
+    return Strided<T>{v, kv_stride}.from(b * s.keys, h / s.group * s.head);
   }
 };
 
@@ -183,11 +186,12 @@ template <class T>
 void attention_backward(const AttentionShape& s, const AttentionRows<const T>& in, const T* probabilities,
                         const T* dout, T* scratch, const AttentionRows<T>& gradient) {
   const T scale = 1 / std::sqrt(static_cast<T>(s.head));
-  // The last block of queries sees all keys: it writes the gradients of keys and values, the others add to them.
+  // The last block of queries sees all keys: it writes the gradients of keys and values, the others add to them,
+  // and so do the other heads of the group.
   const std::int64_t last = s.queries > 0 ? (s.queries - 1) / s.block * s.block : -1;
   const auto run = [&](std::int64_t b, std::int64_t h, std::int64_t first) {
     const std::int64_t rows = std::min(s.block, s.queries - first), n = s.seen(first + rows - 1);
-    const T beta = first == last ? T(0) : T(1);
+    const T beta = first == last && h % s.group == 0 ? T(0) : T(1);
     const Strided<const T> p{probabilities + ((b * s.heads + h) * s.queries + first) * s.keys, s.keys};
     const auto dy = Strided<const T>{dout, s.heads * s.head}.from(b * s.queries + first, h * s.head);
     const Strided<T> dp{scratch, s.keys};

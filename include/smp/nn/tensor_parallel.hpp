@@ -13,6 +13,7 @@
 #include <smp/nn/attention.hpp>
 #include <smp/nn/dropout.hpp>
 #include <smp/nn/embedding.hpp>
+#include <smp/nn/grouped_attention.hpp>
 #include <smp/nn/linear.hpp>
 #include <smp/nn/lm_head.hpp>
 #include <smp/nn/mlp.hpp>
@@ -113,6 +114,18 @@ struct AfterAttention : AfterMlp<T> {
   }
 };
 
+/// @param what is counted
+/// @throws ConfigError, with the degrees that are possible, if there are not as many heads for each rank
+inline void expect_heads(std::int64_t heads, int ranks, const char* what) {
+  if (heads % ranks == 0) return;
+  std::string legal;
+  for (std::int64_t d = 1; d <= heads; ++d) {
+    if (heads % d == 0) legal += (legal.empty() ? "" : ", ") + std::to_string(d);
+  }
+  throw ConfigError("an attention of " + std::to_string(heads) + " " + what + " cannot be cut over " +
+                    std::to_string(ranks) + " ranks; tensor-parallel degrees that can: " + legal);
+}
+
 }  // namespace nn
 
 /// By inner features: columns, then rows, with one sum.
@@ -150,19 +163,31 @@ struct TensorParallelTraits<nn::Attention<T, masked>, Split::usual> {
   /// The part leaves the dropout of the output to `after`.
   /// @throws ConfigError if there are not as many heads for each rank
   static void adjust(M& part, int, int ranks) {
-    const std::int64_t heads = part.c_attn.weight.shape()[0] / (3 * part.head);
-    if (heads % ranks != 0) throw ConfigError(refusal(heads, ranks));
+    nn::expect_heads(part.c_attn.weight.shape()[0] / (3 * part.head), ranks, "heads");
     part.resid_dropout.probability = 0;
   }
+};
 
- private:
-  static std::string refusal(std::int64_t heads, int ranks) {
-    std::string legal;
-    for (std::int64_t d = 1; d <= heads; ++d) {
-      if (heads % d == 0) legal += (legal.empty() ? "" : ", ") + std::to_string(d);
-    }
-    return "an attention of " + std::to_string(heads) + " heads cannot be cut over " + std::to_string(ranks) +
-           " ranks; tensor-parallel degrees that can: " + legal;
+/// By heads of keys and values, each with the queries that share it; with one sum, also of the gradients of two states.
+template <class T, nn::KeysFrom from, nn::KeyMask masked>
+struct TensorParallelTraits<nn::GroupedAttention<T, from, masked>, Split::usual> {
+  using M = nn::GroupedAttention<T, from, masked>;  ///< what is cut
+  using L = nn::Linear<T>;                          ///< its layers
+  using input = Replicated;                         ///< of a part
+  using output = Partial;                           ///< of a part
+  using After = nn::AfterAttention<T>;              ///< after the sum
+  static constexpr auto cuts() {
+    return smp::cuts(cut(0, &M::q_attn, &L::weight), cut(0, &M::q_attn, &L::bias),
+                     cut_blocks(0, 2, &M::c_attn, &L::weight), cut_blocks(0, 2, &M::c_attn, &L::bias),
+                     cut(1, &M::c_proj, &L::weight), once(&M::c_proj, &L::bias));
+  }
+  /// Bias and dropout, which are not linear together.
+  static After after(const M& whole) { return {{{whole.c_proj.bias}, whole.resid_dropout}}; }
+  /// The part leaves the dropout of the output to `after`.
+  /// @throws ConfigError if there are not as many heads of keys and values for each rank
+  static void adjust(M& part, int, int ranks) {
+    nn::expect_heads(part.c_attn.weight.shape()[0] / (2 * part.head), ranks, "heads of keys and values");
+    part.resid_dropout.probability = 0;
   }
 };
 

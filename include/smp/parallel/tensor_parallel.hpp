@@ -5,6 +5,8 @@
 /// Tensor parallelism: a module cut over ranks by a rule of a few lines (`TensorParallelTraits`). All communication
 /// follows from the types: what arrives is moved to what a part takes, what a part returns to what goes on.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
 #include <type_traits>
@@ -87,12 +89,17 @@ class TensorParallel {
   /// The part keeps what was gathered for it only until forward is done, if a slice of it is kept anyway.
   static constexpr bool gathers_again =
       move_kind(At::on, In::on) == MoveKind::all_gather && !std::is_same_v<TagsOf<Input>, NoTags>;
+  static constexpr std::size_t inputs = [] {
+    if constexpr (requires { std::tuple_size<Input>::value; }) return std::tuple_size_v<Input>;
+    return std::size_t{1};
+  }();
 
  public:
   /// What the part has saved. Where its input is gathered, the slice that arrived instead of it.
   struct Saved {
-    Input slice{};                  ///< what arrived, if it is gathered again
-    std::uint64_t gathered = 0;     ///< which of the part's tensors are the gathered ones, a bit for each
+    Input slice{};  ///< what arrived, if it is gathered again
+    /// Which of the part's tensors are the gathered ones: for each input, a bit for each.
+    std::array<std::uint64_t, inputs> gathered{};
     typename M::Saved part{};       ///< of the part
     typename After::Saved after{};  ///< of what is applied after the sum
     static constexpr auto fields() {
@@ -163,36 +170,37 @@ class TensorParallel {
       ++place;
     });
   }
-  template <class X>
-  static auto& first_dist(X& x) {
-    if constexpr (is_dist<std::remove_cv_t<X>>) {
-      return x.local;
-    } else {
-      return std::get<0>(x).local;
+  /// Calls `f(i, tensor, slice)` for each tensor with a distribution of what was gathered and of what arrived.
+  template <class F, std::size_t I = 0>
+  static void for_each_gathered(const PartInput& whole, const Input& x, F&& f) {
+    if constexpr (is_dist<PartInput>) {
+      f(std::size_t{0}, whole.local, x.local);
+    } else if constexpr (I < std::tuple_size_v<PartInput>) {
+      if constexpr (is_dist<std::tuple_element_t<I, PartInput>>) f(I, std::get<I>(whole).local, std::get<I>(x).local);
+      for_each_gathered<F, I + 1>(whole, x, std::forward<F>(f));
     }
   }
   void forget(const PartInput& whole, const Input& x, Saved& saved) const {
-    const auto& gathered = first_dist(whole);
-    using T = std::remove_cvref_t<decltype(gathered)>;
-    if (gathered.data() == first_dist(x).data()) return;  // one rank
-    saved.gathered = 0;
-    for_each_like<T>(saved.part, [&](unsigned place, T& t) {
-      if (t.data() != gathered.data() || place >= 64) return;
-      saved.gathered |= std::uint64_t{1} << place;
-      t = T{};
+    saved.gathered = {};
+    for_each_gathered(whole, x, [&]<class T>(std::size_t i, const T& gathered, const T& slice) {
+      if (gathered.data() == slice.data()) return;  // one rank
+      for_each_like<T>(saved.part, [&](unsigned place, T& t) {
+        if (t.data() != gathered.data() || place >= 64) return;
+        saved.gathered[i] |= std::uint64_t{1} << place;
+        t = T{};
+      });
+      if (saved.gathered[i] != 0) saved.slice = x;
     });
-    if (saved.gathered != 0) saved.slice = x;
   }
   void remember(auto& ctx, Saved& saved) const {
-    if (saved.gathered == 0) return;
-    const PartInput whole = moved<In>(ctx, std::move(saved.slice));
-    saved.slice = Input{};
-    const auto& gathered = first_dist(whole);
-    using T = std::remove_cvref_t<decltype(gathered)>;
-    for_each_like<T>(saved.part, [&](unsigned place, T& t) {
-      if ((saved.gathered >> place & 1) != 0) t = gathered;
+    if (saved.gathered == std::array<std::uint64_t, inputs>{}) return;
+    const PartInput whole = moved<In>(ctx, std::exchange(saved.slice, Input{}));
+    for_each_gathered(whole, Input{}, [&]<class T>(std::size_t i, const T& gathered, const T&) {
+      for_each_like<T>(saved.part, [&](unsigned place, T& t) {
+        if ((saved.gathered[i] >> place & 1) != 0) t = gathered;
+      });
     });
-    saved.gathered = 0;
+    saved.gathered = {};
   }
 
   M part_;

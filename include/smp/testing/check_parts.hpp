@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,18 +40,40 @@ using Results = std::map<std::string, std::vector<double>>;
   return t;
 }
 
-/// What `module` computes of one tensor by itself.
+/// A value of type `X`: a tensor of numbers of the first shape, or a tuple of such tensors, one for each shape.
+/// `stream` is that of the first.
+template <class X>
+[[nodiscard]] X numbers_like(Memory& memory, const std::vector<Shape>& shapes, std::uint64_t stream) {
+  if constexpr (is_dist<X>) {
+    return {numbers(memory, shapes.at(0), stream)};
+  } else if constexpr (TensorLike<X>) {
+    return numbers(memory, shapes.at(0), stream);
+  } else {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return X{numbers_like<std::tuple_element_t<I, X>>(memory, {shapes.at(I)}, stream + 10 * I)...};
+    }(std::make_index_sequence<std::tuple_size_v<X>>{});
+  }
+}
+
+/// All numbers of a value, one tensor after the other.
+template <class X>
+[[nodiscard]] std::vector<double> all_numbers(const X& value) {
+  std::vector<double> all;
+  for_each_tensor(value, [&](const Tensor64& t) { all.insert(all.end(), t.begin(), t.end()); });
+  return all;
+}
+
+/// What `module` computes by itself.
 template <class M>
-[[nodiscard]] Results results_of_whole(const M& module, const Shape& input) {
+[[nodiscard]] Results results_of_whole(const M& module, const std::vector<Shape>& inputs) {
   OneRank<M> rank(module);
   rank.randomise(0.5);
   auto ctx = rank.context();
   typename M::Saved saved{};
   Results all;
-  Tensor64 y = rank.model.forward(ctx, numbers(rank.memory, input, 1), saved);
-  const Tensor64 dx = rank.model.backward(ctx, numbers(rank.memory, y.shape(), 2), saved);
-  all["output"].assign(std::as_const(y).begin(), std::as_const(y).end());
-  all["input gradient"].assign(dx.begin(), dx.end());
+  const Tensor64 y = rank.model.forward(ctx, numbers_like<typename M::Input>(rank.memory, inputs, 1), saved);
+  all["output"] = all_numbers(y);
+  all["input gradient"] = all_numbers(rank.model.backward(ctx, numbers(rank.memory, y.shape(), 2), saved));
   for (const Block& b : rank.layout().blocks()) {
     for (const Block::Segment& s : b.segments) {
       const auto* g = static_cast<const double*>(b.grad);
@@ -61,12 +84,13 @@ template <class M>
 }
 
 /// How far the parts of a module are from the whole: relative to the largest number of the same tensor.
-/// @param module with parameters and activations in double precision; Input and Output are one tensor
-/// @param input a shape that can be cut into `ranks` slices in the ways of the rule
+/// @param module with parameters and activations in double precision; Input is one tensor or a tuple of tensors, Output
+/// one tensor
+/// @param inputs a shape for each tensor, that can be cut into `ranks` slices in the ways of the rule
 /// @return the largest difference, and where it is: output, input gradient, or a parameter's gradient
 template <class M, Split S = Split::usual, DistributionTag At = Invariant>
-[[nodiscard]] Difference check_parts(const M& module, const Shape& input, int ranks) {
-  const Results whole = results_of_whole(module, input);
+[[nodiscard]] Difference check_parts(const M& module, const std::vector<Shape>& inputs, int ranks) {
+  const Results whole = results_of_whole(module, inputs);
   std::vector<Difference> worst(static_cast<std::size_t>(ranks));
   comm::launch(ranks, [&](comm::Threads& world) {
     using Cut = TensorParallel<M, S, At>;
@@ -75,12 +99,12 @@ template <class M, Split S = Split::usual, DistributionTag At = Invariant>
     const TpGroup groups{world};
     smp::Context<HostStream, const TpGroup> ctx(rank.stream, rank.memory, groups, 1);
     typename Cut::Saved saved{};
-    const Dist<Tensor64, Invariant> x{numbers(rank.memory, input, 1)};
-    const auto y = rank.model.forward(ctx, move_to<At>(ctx, x), saved);
+    const auto x = numbers_like<SpreadAs<typename M::Input, Tags<Invariant>>>(rank.memory, inputs, 1);
+    const auto y = rank.model.forward(ctx, moved<At>(ctx, x), saved);
     using End = typename std::remove_cvref_t<decltype(y)>::tp;
     const auto joined = move_to<Invariant>(ctx, y);
     const Dist<Tensor64, Invariant> dy{numbers(rank.memory, joined.local.shape(), 2)};
-    const auto dx = move_to<Invariant>(ctx, rank.model.backward(ctx, move_to<GradOn<End>>(ctx, dy), saved));
+    const auto dx = all_numbers(moved<Invariant>(ctx, rank.model.backward(ctx, move_to<GradOn<End>>(ctx, dy), saved)));
 
     Difference& mine = worst[static_cast<std::size_t>(world.rank())];
     const auto compare = [&](const std::string& name, const std::vector<double>& expected, const double* found,
@@ -94,7 +118,7 @@ template <class M, Split S = Split::usual, DistributionTag At = Invariant>
     };
     const auto in_place = [](std::size_t i) { return i; };
     compare("output", whole.at("output"), joined.local.data(), joined.local.size(), in_place);
-    compare("input gradient", whole.at("input gradient"), dx.local.data(), dx.local.size(), in_place);
+    compare("input gradient", whole.at("input gradient"), dx.data(), dx.size(), in_place);
     for (const Block& b : rank.layout().blocks()) {
       std::vector<double> g(static_cast<const double*>(b.grad), static_cast<const double*>(b.grad) + b.size);
       if (b.summed_over_tp) world.all_reduce(ctx.stream(), g, g, sum);
@@ -106,6 +130,12 @@ template <class M, Split S = Split::usual, DistributionTag At = Invariant>
   });
   return *std::max_element(worst.begin(), worst.end(),
                            [](const Difference& a, const Difference& b) { return a.relative < b.relative; });
+}
+
+/// The same of a module that takes one tensor.
+template <class M, Split S = Split::usual, DistributionTag At = Invariant>
+[[nodiscard]] Difference check_parts(const M& module, const Shape& input, int ranks) {
+  return check_parts<M, S, At>(module, std::vector<Shape>{input}, ranks);
 }
 
 }  // namespace smp::testing
