@@ -9,29 +9,39 @@
 #include <utility>
 
 #include <smp/nn/dropout.hpp>
-#include <smp/nn/embedding.hpp>
 #include <smp/nn/layer_norm.hpp>
-#include <smp/nn/lm_head.hpp>
 #include <smp/nn/position_embedding.hpp>
+#include <smp/nn/tensor_parallel.hpp>
 #include <smp/nn/transformer_block.hpp>
 #include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/repeat.hpp>
 
 #include "options.hpp"
 
-/// From tokens [samples, sequence] to logits [samples, sequence, classes] of the token after each.
-template <class T>
+/// From tokens [samples, sequence] to logits [samples, sequence, classes] of the token after each; of the classes, each
+/// tensor-parallel rank has its part. The children that are cut say so; the others pass on what they get.
+/// @tparam At how hidden states are distributed: Invariant (every rank has all), or Shard<Dim::sequence> (some rows)
+template <class T, class At>
 class Gpt {
-  using Tokens = smp::nn::Embedding<T, smp::nn::Tie::wte>;
+  template <class M, smp::Split S = smp::Split::usual>
+  using Cut = smp::TensorParallel<M, S, At>;
+  template <class M>
+  using Plain = smp::Joint<M, smp::Tags<At>>;
+
+  using Attention = smp::nn::Attention<T>;
+  using Mlp = smp::nn::Mlp<T>;
+  using Layer = smp::nn::TransformerBlock<T, smp::nn::KeyMask::none, Cut<Attention>, Cut<Mlp>>;
+  using Block = smp::Checkpointed<Layer, smp::dynamic>;
+
+  using Tokens = Cut<smp::nn::Embedding<T, smp::nn::Tie::wte>, smp::Split::rows>;
   using Places = smp::nn::PositionEmbedding<T>;
   using Dropout = smp::nn::Dropout<T>;
-  using Block = smp::Checkpointed<smp::nn::TransformerBlock<T>, smp::dynamic>;
   using Norm = smp::nn::LayerNorm<T>;
-  using Head = smp::nn::LmHead<T, smp::nn::Tie::wte>;
+  using Head = Cut<smp::nn::LmHead<T, smp::nn::Tie::wte>>;
 
  public:
   using Input = smp::Ids;
-  using Output = smp::TensorOf<T>;
+  using Output = smp::Dist<smp::TensorOf<T>, smp::Shard<smp::Dim::features>>;
   struct Saved {
     typename Tokens::Saved wte;
     typename Places::Saved wpe;
@@ -46,25 +56,34 @@ class Gpt {
     }
   };
 
-  Gpt(int classes, const Options& o)
-      : wte_(classes, o.hidden),
+  /// @param rank, ranks of the tensor-parallel group
+  Gpt(int classes, const Options& o, int rank, int ranks)
+      : wte_({classes, o.hidden}, rank, ranks),
         wpe_(o.seq, o.hidden),
         drop_(o.dropout),
         h_(static_cast<std::size_t>(o.layers),
            [&](std::size_t) {
-             return Block({o.hidden, o.heads, {.dropout = o.dropout, .layers = o.layers}}, o.checkpointing == "each");
+             const smp::nn::TransformerOptions layer{.dropout = o.dropout, .layers = o.layers};
+             return Block({o.hidden,
+                           {Attention(o.hidden, o.heads, layer), rank, ranks},
+                           {Mlp(o.hidden, layer), rank, ranks},
+                           layer},
+                          o.checkpointing == "each");
            }),
         ln_f_(o.hidden),
-        head_(o.hidden, classes) {}
+        head_({o.hidden, classes}, rank, ranks) {}
 
+  /// wpe and ln_f are applied where hidden states are; what is cut knows by itself.
   static constexpr auto fields() {
-    return smp::fields(smp::field("wte", &Gpt::wte_), smp::field("wpe", &Gpt::wpe_), smp::field("drop", &Gpt::drop_),
-                       smp::field("h", &Gpt::h_), smp::field("ln_f", &Gpt::ln_f_), smp::field("head", &Gpt::head_));
+    return smp::fields(smp::field("wte", &Gpt::wte_), smp::field<At>("wpe", &Gpt::wpe_),
+                       smp::field("drop", &Gpt::drop_), smp::field("h", &Gpt::h_), smp::field<At>("ln_f", &Gpt::ln_f_),
+                       smp::field("head", &Gpt::head_));
   }
 
   Output forward(auto& ctx, const Input& tokens, Saved& s) const {
-    auto x = drop_.forward(ctx, wpe_.forward(ctx, wte_.forward(ctx, tokens, s.wte), s.wpe), s.drop);
-    return head_.forward(ctx, ln_f_.forward(ctx, h_.forward(ctx, std::move(x), s.h), s.ln_f), s.head);
+    auto x = Plain<Places>::forward(wpe_, ctx, wte_.forward(ctx, tokens, s.wte), s.wpe);
+    x = h_.forward(ctx, Plain<Dropout>::forward(drop_, ctx, x, s.drop), s.h);
+    return head_.forward(ctx, Plain<Norm>::forward(ln_f_, ctx, x, s.ln_f), s.head);
   }
 
   smp::NoGrad backward(auto& ctx, smp::GradOf<Output> dy, Saved& s) {
@@ -73,8 +92,9 @@ class Gpt {
       saved = {};  // activations go as backward comes
       return dx;
     };
-    auto dx = back(h_, back(ln_f_, back(head_, std::move(dy), s.head), s.ln_f), s.h);
-    return back(wte_, back(wpe_, back(drop_, std::move(dx), s.drop), s.wpe), s.wte);
+    auto dx = back(h_, Plain<Norm>::backward(ln_f_, ctx, back(head_, std::move(dy), s.head), s.ln_f), s.h);
+    dx = Plain<Dropout>::backward(drop_, ctx, std::move(dx), s.drop);
+    return back(wte_, Plain<Places>::backward(wpe_, ctx, std::move(dx), s.wpe), s.wte);
   }
 
  private:

@@ -70,17 +70,30 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--log", o.log, "file for one JSON object a step, and a summary");
   app.add_option("--save", o.save, "file for the parameters, in the safetensors format");
   integer("--ranks", o.ranks, "ranks, as threads of this process; mpirun knows them itself");
+  integer("--tp", o.tp, "tensor-parallel ranks, over which each layer is cut");
+  one_of("--tp-layout", o.tp_layout, {"speed", "memory"},
+         "hidden states: all on each of these ranks, or each row on one");
+  app.add_option("--prescaled", o.prescaled, "these ranks read the same samples (1), or each its own (0)")
+      ->capture_default_str();
   number("--bucket-mib", o.bucket_mib, "largest range of gradients that is reduced at a time, in MiB");
 }
 
 /// The run that `options` ask for.
-/// @param on_ranks is called as `on_ranks(T())`, with the type of numbers, and trains
+/// @param on_ranks is called as `on_ranks(T(), At())`, with the type of numbers and the distribution of hidden states,
+/// and trains
 template <class F>
-void with_type(const Options& options, F on_ranks) {
+void with_types(const Options& options, F on_ranks) {
+  const auto with_layout = [&](auto number) {
+    if (options.tp_layout == "memory") {
+      on_ranks(number, Memory());
+    } else {
+      on_ranks(number, Speed());
+    }
+  };
   if (options.dtype == "f64") {
-    on_ranks(double());
+    with_layout(double());
   } else {
-    on_ranks(float());
+    with_layout(float());
   }
 }
 
@@ -109,8 +122,9 @@ int train_under_mpi(int argc, char** argv, Options options, std::optional<int> r
     if (mpi.world().rank() == 0) std::cerr << error.what() << '\n';
     return 2;
   }
-  mpi.run(
-      [&](smp::comm::Mpi& world) { with_type(options, [&]<class T>(T) { train<T>(world, options, *text, begin); }); });
+  mpi.run([&](smp::comm::Mpi& world) {
+    with_types(options, [&]<class T, class At>(T, At) { train<T, At>(world, options, *text, begin); });
+  });
   return 0;
 }
 #endif
@@ -133,7 +147,7 @@ int main(int argc, char** argv) {
 #endif
     check(options);
     const Text text(options);
-    with_type(options, [&]<class T>(T) { train<T>(options, text, begin); });
+    with_types(options, [&]<class T, class At>(T, At) { train<T, At>(options, text, begin); });
   });
   return refused != 0 ? refused : code;
 }

@@ -31,7 +31,7 @@ void check(const Options& o) {
   for (const auto& [option, value] :
        {std::pair("--layers", o.layers), std::pair("--heads", o.heads), std::pair("--hidden", o.hidden),
         std::pair("--seq", o.seq), std::pair("--batch", o.batch), std::pair("--microbatches", o.microbatches),
-        std::pair("--accumulation", o.accumulation), std::pair("--ranks", o.ranks)}) {
+        std::pair("--accumulation", o.accumulation), std::pair("--ranks", o.ranks), std::pair("--tp", o.tp)}) {
     at_least(option, value, 1);
   }
   for (const auto& [option, value] : {std::pair("--eval-every", o.eval_every), std::pair("--steps", o.steps),
@@ -51,11 +51,20 @@ void check(const Options& o) {
     throw smp::ConfigError("--hidden is " + std::to_string(o.hidden) +
                            ", but must be a multiple of --heads = " + std::to_string(o.heads));
   }
-  const std::int64_t shares = std::int64_t{o.ranks} * o.microbatches * o.accumulation;
+  if (o.ranks % o.tp != 0) {
+    throw smp::ConfigError("--tp is " + std::to_string(o.tp) +
+                           ", but must divide the ranks = " + std::to_string(o.ranks));
+  }
+  if (o.tp_layout == "memory" && o.seq % o.tp != 0) {
+    throw smp::ConfigError("--seq is " + std::to_string(o.seq) +
+                           ", but must be a multiple of --tp = " + std::to_string(o.tp) + " with --tp-layout memory");
+  }
+  const std::int64_t shares = std::int64_t{o.feeds()} * o.microbatches * o.accumulation;
   if (o.batch % shares != 0) {
-    throw smp::ConfigError(
-        "--batch is " + std::to_string(o.batch) +
-        ", but must be a multiple of ranks x --microbatches x --accumulation = " + std::to_string(o.ranks) + " x " +
-        std::to_string(o.microbatches) + " x " + std::to_string(o.accumulation) + " = " + std::to_string(shares));
+    throw smp::ConfigError("--batch is " + std::to_string(o.batch) + ", but must be a multiple of " +
+                           (o.prescaled && o.tp > 1 ? "ranks / --tp" : "ranks") +
+                           " x --microbatches x --accumulation = " + std::to_string(o.feeds()) + " x " +
+                           std::to_string(o.microbatches) + " x " + std::to_string(o.accumulation) + " = " +
+                           std::to_string(shares));
   }
 }

@@ -20,13 +20,17 @@ struct Options {
   double lr = 1e-3, min_lr = 0, beta1 = 0.9, beta2 = 0.99, weight_decay = 0, clip = 0;
   int warmup = 0;
 
-  int seed = 1, ranks = 1;
+  int seed = 1, ranks = 1, tp = 1;
+  std::string tp_layout = "speed";
+  bool prescaled = false;
   double bucket_mib = 25;
   std::string dtype = "f32", checkpointing = "none";
   std::string log, save;
 
-  /// Samples that one rank computes at a time.
-  [[nodiscard]] int samples_at_once() const { return batch / (ranks * microbatches * accumulation); }
+  /// Ranks that read different samples.
+  [[nodiscard]] int feeds() const { return prescaled ? ranks / tp : ranks; }
+  /// Samples of a micro-batch that one rank reads.
+  [[nodiscard]] int samples_at_once() const { return batch / (feeds() * microbatches * accumulation); }
 };
 
 /// @throws smp::ConfigError with a sentence for options that cannot work, alone or together

@@ -19,7 +19,8 @@
 #include <smp/comm/objects.hpp>
 #include <smp/device/gemm_threads.hpp>
 #include <smp/io/parameters.hpp>
-#include <smp/nn/cross_entropy.hpp>
+#include <smp/io/sha256.hpp>
+#include <smp/nn/vocabulary_cross_entropy.hpp>
 #include <smp/optim/any.hpp>
 #include <smp/optim/learning_rate.hpp>
 #include <smp/parallel/data_parallel.hpp>
@@ -44,8 +45,9 @@ inline smp::optim::Any make_optimizer(const Options& o) {
 
 /// The training run on one rank.
 /// @tparam T of values and gradients
+/// @tparam At how hidden states are distributed over the tensor-parallel ranks
 /// @tparam Comm of the world
-template <class T, class Comm>
+template <class T, class At, class Comm>
 class Run {
   using Worker = smp::Worker<Comm, smp::DynamicTopology>;
 
@@ -54,14 +56,16 @@ class Run {
   Run(Comm world, const Options& options, const Text& text)
       : options_(options),
         text_(text),
-        worker_(world, topology(world.size()), static_cast<std::uint64_t>(options.seed)),
+        worker_(world, topology(world.size(), options.tp), static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
-        trainer_(context_, Gpt<T>(text.classes(), options), make_optimizer(options),
+        tp_(worker_.groups()[smp::Group::tp]),
+        loss_{text.classes()},
+        trainer_(context_, Gpt<T, At>(text.classes(), options, tp_.rank(), tp_.size()), make_optimizer(options),
                  {.clip = options.clip, .bucket_bytes = static_cast<std::size_t>(options.bucket_mib * 1024 * 1024)}),
         log_(speaks() ? options.log : "") {
     smp::set_gemm_threads(smp::default_gemm_threads(world.size()));
     if (!options.save.empty() && speaks()) {
-      file_.emplace(options.save, smp::io::headers(smp::io::parameters<T>(trainer_.layout())));
+      file_.emplace(options.save, smp::io::headers<T>(trainer_.layout()));
     }
   }
 
@@ -82,23 +86,24 @@ class Run {
     }
     if (!heldout) heldout = heldout_loss();
     Summary summary{transport, worker_.topology().degrees(), reports(), heldout, "", 0};
-    if (!speaks()) return;
-    const auto parameters = smp::io::parameters<T>(trainer_.layout());
-    if (file_) {
-      for (const auto& p : parameters) file_->append(std::as_bytes(p.values));
-      file_->commit();
-    }
+    smp::io::Sha256 digest;
+    smp::io::for_each_whole<T>(trainer_.layout(), tp_, [&](const std::string&, std::span<const T> values) {
+      if (file_) file_->append(std::as_bytes(values));
+      if (speaks()) digest.update(std::as_bytes(values));
+    });
+    if (file_) file_->commit();
     write_sample();
+    if (!speaks()) return;
     if (heldout)
       std::printf("\nheld-out loss %.4f after %d steps, %.1f s\n", *heldout, options_.steps, seconds_since(begin));
-    summary.weights_sha256 = smp::io::sha256(parameters);
+    summary.weights_sha256 = digest.hex();
     summary.wall_s = seconds_since(begin);
     log_.add(summary);
   }
 
  private:
-  static smp::DynamicTopology topology(int ranks) {
-    return smp::DynamicTopology(smp::degrees_for(ranks, {.rdp = ranks}));
+  static smp::DynamicTopology topology(int ranks, int tp) {
+    return smp::DynamicTopology(smp::degrees_for(ranks, {.tp = tp, .rdp = smp::dynamic}));
   }
   /// True on the rank that speaks.
   [[nodiscard]] bool speaks() const { return worker_.rank() == 0; }
@@ -111,15 +116,18 @@ class Run {
     double sum = 0;
     double weight = 0;
     for (int pass = 0; pass < options_.accumulation; ++pass) {
-      const auto first = static_cast<std::uint64_t>((worker_.rank() * options_.accumulation + pass) * samples);
+      const int copy = worker_.groups()[smp::Group::rdp].rank() * options_.accumulation + pass;
+      const int feed = options_.prescaled ? copy : copy * tp_.size() + tp_.rank();
+      const auto first = static_cast<std::uint64_t>(feed * samples);
       smp::Ids inputs(worker_.memory(), {samples, options_.seq});
       smp::Ids targets(worker_.memory(), {samples, options_.seq});
       text_.samples(static_cast<std::uint64_t>(s), first, options_.seq, {inputs.data(), inputs.size()},
                     {targets.data(), targets.size()});
-      const auto loss = smp::step(context_, trainer_, smp::nn::CrossEntropy<T>(), inputs, targets,
+      const auto loss = smp::step(context_, trainer_, loss_, inputs, targets,
                                   {.microbatches = options_.microbatches,
                                    .passes = options_.accumulation,
                                    .pass = pass,
+                                   .prescaled = options_.prescaled,
                                    .first_sample = first});
       sum += loss.sum;
       weight += loss.weight;
@@ -136,14 +144,15 @@ class Run {
     return {s, sum / weight, norm, tokens / seconds_since(begin), {}};
   }
 
-  /// The mean loss over the whole held-out text, cut into windows; ranks share them.
+  /// The mean loss over the whole held-out text, cut into windows; the copies of the model share them.
   std::optional<double> heldout_loss() {
     const auto tokens = text_.heldout();
     if (tokens.empty()) return {};
     const std::size_t seq = static_cast<std::size_t>(options_.seq);
     const std::size_t windows = (tokens.size() - 1 + seq - 1) / seq;
-    const std::size_t ranks = static_cast<std::size_t>(worker_.size()), rank = static_cast<std::size_t>(worker_.rank());
-    const std::size_t first = windows * rank / ranks, end = windows * (rank + 1) / ranks;
+    auto& copies = worker_.groups()[smp::Group::rdp];
+    const auto count = static_cast<std::size_t>(copies.size()), copy = static_cast<std::size_t>(copies.rank());
+    const std::size_t first = windows * copy / count, end = windows * (copy + 1) / count;
     const smp::Shape shape{static_cast<std::int64_t>(end - first), options_.seq};
     smp::Ids inputs(worker_.memory(), shape, smp::MemoryUse::buffer);
     smp::Ids targets(worker_.memory(), shape, smp::MemoryUse::buffer);
@@ -151,32 +160,46 @@ class Run {
       const std::size_t place = first * seq + i;
       const bool inside = place + 1 < tokens.size();  // the last window need not be full
       inputs.data()[i] = inside ? tokens[place] : 0;
-      targets.data()[i] = inside ? tokens[place + 1] : smp::nn::CrossEntropy<T>().ignored;
+      targets.data()[i] = inside ? tokens[place + 1] : loss_.ignored;
     }
     const std::size_t at_once = static_cast<std::size_t>(options_.samples_at_once());
-    return smp::evaluate(context_, trainer_, smp::nn::CrossEntropy<T>(), inputs, targets,
+    return smp::evaluate(context_, trainer_, loss_, inputs, targets,
                          static_cast<int>((end - first + at_once - 1) / at_once), smp::CountTargets{})
         .mean();
   }
 
-  /// Prints text that the model makes up, token by token. Probabilities are sharpened a little, as is usual.
+  /// Prints text that the model makes up, token by token. Probabilities are sharpened a little, as is usual. All ranks
+  /// draw the same: each has a part of the logits.
   void write_sample() {
     constexpr std::size_t length = 500;
     constexpr double temperature = 0.8;
     const smp::RandomStream random{worker_.seed(), smp::stream_of("sample")};
     smp::set_gemm_threads(1);  // a single sample is too small to be shared
     std::vector<std::int32_t> tokens(text_.learnt().begin(), text_.learnt().begin() + 1);
-    std::printf("%s", text_.word(tokens[0]).c_str());
+    std::string sample = text_.word(tokens[0]);
     for (std::size_t i = 1; i < length; ++i) {
       const std::size_t seen = std::min(tokens.size(), static_cast<std::size_t>(options_.seq));
-      smp::Ids input(worker_.memory(), {1, static_cast<std::int64_t>(seen)});
+      // Rows that cannot be cut are filled up; a place sees nothing of what follows it.
+      const std::size_t parts = options_.tp_layout == "memory" ? static_cast<std::size_t>(tp_.size()) : 1;
+      smp::Ids input(worker_.memory(), {1, static_cast<std::int64_t>((seen + parts - 1) / parts * parts)});
+      std::fill(input.begin(), input.end(), 0);
       std::copy(tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end(), input.data());
       const auto outputs = smp::predict(context_, trainer_, input);
-      const std::span<const T> logits(outputs[0].end() - text_.classes(), outputs[0].end());
-      tokens.push_back(draw(logits, temperature, random.uniform(i)));
-      std::printf("%s", text_.word(tokens.back()).c_str());
+      tokens.push_back(draw(logits_of(outputs[0], seen - 1), temperature, random.uniform(i)));
+      sample += text_.word(tokens.back());
     }
-    std::printf("\n");
+    if (speaks()) std::printf("%s\n", sample.c_str());
+  }
+
+  /// The logits of all classes at one place, from the parts of the ranks.
+  std::vector<T> logits_of(const smp::TensorOf<T>& part, std::size_t place) {
+    const auto classes = static_cast<std::size_t>(part.shape()[-1]);
+    const T* here = part.data() + place * classes;
+    std::vector<T> all;
+    for (const auto& each : smp::comm::all_gather_object(tp_, std::vector<T>(here, here + classes))) {
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    return all;
   }
 
   /// A class with probability proportional to exp(logit / temperature), given a uniform number.
@@ -215,22 +238,24 @@ class Run {
   const Text& text_;
   Worker worker_;
   typename Worker::Context context_;
-  smp::DataParallel<Gpt<T>, smp::optim::Any> trainer_;
+  smp::comm::Counted<Comm>& tp_;
+  smp::nn::VocabularyCrossEntropy<T> loss_;
+  smp::DataParallel<Gpt<T, At>, smp::optim::Any> trainer_;
   Log log_;
   std::optional<smp::io::SafetensorsWriter> file_;
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step
 };
 
-template <class T>
+template <class T, class At>
 void train(const Options& options, const Text& text, Clock::time_point begin) {
   smp::comm::launch(options.ranks, [&](smp::comm::Threads& world) {
-    Run<T, smp::comm::Threads>(world, options, text).all("threads", begin);
+    Run<T, At, smp::comm::Threads>(world, options, text).all("threads", begin);
   });
 }
 
 #if USE_MPI
-template <class T>
+template <class T, class At>
 void train(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin) {
-  Run<T, smp::comm::Mpi>(world, options, text).all("mpi", begin);
+  Run<T, At, smp::comm::Mpi>(world, options, text).all("mpi", begin);
 }
 #endif

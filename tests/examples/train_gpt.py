@@ -177,6 +177,9 @@ if LAUNCHER:
     check(losses(mpi[0]) == losses(threads[0]), "threads and MPI differ", losses(mpi[0]), losses(threads[0]))
     check(mpi[1]["weights_sha256"] == threads[1]["weights_sha256"], "weights under MPI", mpi[1], threads[1])
     agrees_on_ranks(mpi, logged(dropout=0.3), 2, "mpi")
+    threads = logged(ranks=2, dropout=0.3, tp=2, tp_layout="memory")
+    mpi = logged(launcher=LAUNCHER, dropout=0.3, tp=2, tp_layout="memory")
+    check(mpi[1]["weights_sha256"] == threads[1]["weights_sha256"], "weights of cut layers under MPI", mpi[1], threads[1])
     code, out, err = run(launcher=LAUNCHER, ranks=3)
     check(code != 0 and err.count("smp: --ranks is 3, but mpirun has started 2; it knows without --ranks\n") == 1, code, err)
     sys.exit(1 if bad else 0)
@@ -251,6 +254,41 @@ bucketed_steps, bucketed, _ = logged(dropout=0.3, ranks=2, microbatches=2, bucke
 agrees_on_ranks((bucketed_steps, bucketed, ""), (plain_steps, plain), 2, "threads")
 check(bucketed["calls"]["DP"]["all_reduce"]["gradient"] > 8, "buckets", bucketed["calls"])
 check(bucketed["calls"]["DP"]["all_reduce"]["loss"] == 2, "losses", bucketed["calls"])
+
+# ---- nor on the ranks that each layer is cut over, whether they are given the same samples or each its own
+fails("smp: --tp is 2, but must divide the ranks = 3", ranks=3, tp=2)
+fails("smp: --seq is 8, but must be a multiple of --tp = 3 with --tp-layout memory", ranks=3, tp=3, tp_layout="memory", batch=9)
+fails("smp: an attention of 2 heads cannot be cut over 4 ranks; tensor-parallel degrees that can: 1, 2", ranks=4, tp=4)
+logged(dropout=0.3, save=weights)
+whole, _ = read_safetensors(weights)
+NORMS = 2 * LAYERS * 2 * WIDTH + 2 * WIDTH  # numbers in weights and biases of norms
+UNCUT = NORMS + LAYERS * 2 * WIDTH + SEQ * WIDTH  # and biases that are added once, and places
+ALL = sum(math.prod(shape) for shape, _ in whole.values())
+for tp, ranks, layout, prescaled in (2, 2, "speed", 0), (2, 2, "memory", 0), (2, 4, "speed", 1), (2, 4, "memory", 1):
+    what = (tp, ranks, layout, prescaled)
+    steps, summary, _ = logged(dropout=0.3, ranks=ranks, tp=tp, tp_layout=layout, prescaled=prescaled, save=weights)
+    check(close(losses(steps), losses(plain_steps)), what, losses(steps), losses(plain_steps))
+    check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), what, summary, plain)
+    check(summary["degrees"] == {"pp": 1, "tp": tp, "rdp": ranks // tp, "sdp": 1}, what, summary)
+    for path, (shape, values) in read_safetensors(weights)[0].items():
+        most = max(abs(v) for v in whole[path][1])
+        check(shape == whole[path][0] and all(abs(a - b) <= 1e-12 * most + 1e-13 for a, b in zip(values, whole[path][1])), what, path)
+    # A rank has its part of what is cut, and of a vocabulary that does not divide at most the larger part.
+    share = (ALL - UNCUT + WIDTH) // tp + UNCUT
+    check(summary["peak_bytes"]["gradient"] <= 8 * share, what, summary["peak_bytes"], 8 * share)
+    check(summary["peak_bytes"]["optimizer"] == 2 * summary["peak_bytes"]["gradient"], what, summary["peak_bytes"])
+    # Each layer and direction: two all-reduces, or two all-gathers and two reduce-scatters of the same bytes in all. The
+    # embedding adds one more forward, the head one more backward; in the memory layout each is one half of the pair.
+    hidden = 8 * TINY["--batch"] * SEQ * WIDTH  # bytes of hidden states, of all groups together
+    traffic = summary["bytes"]["TP"]
+    if layout == "speed":
+        check(traffic["all_reduce"]["activation"] == 2 * (tp - 1) * (4 * LAYERS + 2) * hidden, what, traffic, hidden)
+    else:
+        # Gathered: what the layers and the head take, the same again in backward, since only a slice is kept, and the
+        # gradients of what was scattered.
+        ids = 0 if prescaled else 2 * 4 * TINY["--batch"] * SEQ
+        check(traffic["all_gather"]["activation"] == (tp - 1) * ((6 * LAYERS + 3) * hidden + ids), what, traffic, hidden)
+        check(traffic["reduce_scatter"]["activation"] == (tp - 1) * (4 * LAYERS + 2) * hidden, what, traffic, hidden)
 
 # ---- the other types, optimizers and schedules
 steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)

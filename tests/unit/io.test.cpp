@@ -14,6 +14,9 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/comm/launch.hpp>
+#include <smp/comm/self.hpp>
+#include <smp/comm/threads.hpp>
 #include <smp/io/parameters.hpp>
 #include <smp/io/safetensors.hpp>
 #include <smp/io/sha256.hpp>
@@ -124,21 +127,33 @@ TEST_CASE("parameters are in the order of their paths, tied ones once") {
     for (double& v : values) v = next++;
     block.value = values.data();
   }
-  const auto list = smp::io::parameters<double>(layout);
-  REQUIRE(list.size() == 3);
-  CHECK(list[0].name == "a.weight");
-  CHECK(list[0].shape == smp::Shape{2, 1});
-  CHECK(list[1].name == "wte");
-  CHECK(list[2].name == "z.weight");
+  smp::comm::Self self;
+  std::vector<std::string> names;
+  std::vector<double> in_order;
+  smp::io::for_each_whole<double>(layout, self, [&](const std::string& name, std::span<const double> values) {
+    names.push_back(name);
+    in_order.insert(in_order.end(), values.begin(), values.end());
+  });
+  CHECK(names == std::vector<std::string>{"a.weight", "wte", "z.weight"});
+  const auto headers = smp::io::headers<double>(layout);
+  REQUIRE(headers.size() == 3);
+  CHECK(headers[0].shape == smp::Shape{2, 1});
   // z.weight, which has weight decay, comes first in its block
-  CHECK(std::vector<double>(list[0].values.begin(), list[0].values.end()) == std::vector<double>{3, 4});
-  CHECK(std::vector<double>(list[2].values.begin(), list[2].values.end()) == std::vector<double>{1, 2});
-
-  const std::vector<double> in_order{3, 4, list[1].values[0], 1, 2};
-  smp::io::Sha256 all;
-  all.update(std::as_bytes(std::span(in_order)));
-  CHECK(smp::io::sha256(list) == all.hex());
+  CHECK(std::vector<double>(in_order.begin(), in_order.begin() + 2) == std::vector<double>{3, 4});
+  CHECK(std::vector<double>(in_order.end() - 2, in_order.end()) == std::vector<double>{1, 2});
 
   layout.blocks().front().value = nullptr;
-  CHECK_THROWS_AS(static_cast<void>(smp::io::parameters<double>(layout)), smp::ConfigError);
+  CHECK_THROWS_AS(smp::io::for_each_whole<double>(layout, self, [](auto&&...) {}), smp::ConfigError);
+}
+
+TEST_CASE("a parameter of which the ranks have parts is put together, whatever the cut") {
+  for (const smp::Cut cut : {smp::Cut{0, 0, 3}, smp::Cut{1, 0, 3}, smp::Cut{0, 0, 3, 2}, smp::Cut{1, 0, 3, 1, true}}) {
+    smp::comm::launch(3, [&](smp::comm::Threads& world) {
+      const smp::ParameterBase p({6, 12}, {}, {cut.dim, world.rank(), 3, cut.blocks, cut.uneven});
+      std::vector<double> part(p.size());
+      for (std::size_t i = 0; i < part.size(); ++i) part[i] = static_cast<double>(p.global_index(i));
+      const auto whole = smp::io::joined(p, std::span<const double>(part), world);
+      for (std::size_t i = 0; i < whole.size(); ++i) CHECK(whole[i] == static_cast<double>(i));
+    });
+  }
 }

@@ -8,56 +8,79 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <smp/comm/communicator.hpp>
+#include <smp/device/host_stream.hpp>
 #include <smp/error.hpp>
 #include <smp/io/safetensors.hpp>
-#include <smp/io/sha256.hpp>
 #include <smp/layout.hpp>
+#include <smp/parameter.hpp>
 
 namespace smp::io {
 
-/// A parameter with its values. Tied parameters are one.
-template <class T>
-struct NamedParameter {
-  std::string name;           ///< path in the whole model, or the name of the tie
-  Shape shape;                ///< the sizes
-  std::span<const T> values;  ///< row by row; valid until the strategy moves them
-};
-
-/// The parameters of `layout`, in the order of their names' bytes.
-/// @throws ConfigError if one is of another type than `T`, cut, or not on this rank
-template <class T>
-[[nodiscard]] std::vector<NamedParameter<T>> parameters(Layout& layout) {
-  std::vector<NamedParameter<T>> list;
+/// The parameters of `layout` in the order of their names' bytes, which is the order of a file. Tied parameters are
+/// one.
+[[nodiscard]] inline std::vector<std::pair<const Block*, const Block::Segment*>> in_order(Layout& layout) {
+  std::vector<std::pair<const Block*, const Block::Segment*>> list;
   for (const Block& block : layout.blocks()) {
-    for (const Block::Segment& s : block.segments) {
-      const ParameterBase& p = *s.declaration;
-      if (block.element_bytes != sizeof(T)) throw ConfigError(s.name + " has values of another type");
-      if (p.cut().dim >= 0 || (block.value == nullptr && block.size > 0)) {
-        throw ConfigError(s.name + " is not whole on this rank: it must be gathered before it is written");
-      }
-      list.push_back({s.name, p.shape(), {static_cast<const T*>(block.value) + s.begin, s.end - s.begin}});
-    }
+    for (const Block::Segment& s : block.segments) list.emplace_back(&block, &s);
   }
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second->name < b.second->name; });
   return list;
 }
 
-/// What a file with these parameters says of them.
+/// What a file with the parameters of `layout` says of them.
+/// @tparam T of the values
 template <class T>
-[[nodiscard]] std::vector<TensorHeader> headers(const std::vector<NamedParameter<T>>& list) {
+[[nodiscard]] std::vector<TensorHeader> headers(Layout& layout) {
   std::vector<TensorHeader> all;
-  for (const NamedParameter<T>& p : list) all.push_back(tensor_header<T>(p.name, p.shape));
+  for (const auto& [block, s] : in_order(layout)) all.push_back(tensor_header<T>(s->name, s->declaration->shape()));
   return all;
 }
 
-/// SHA-256 of all values in order: of what follows the header in a file that `SafetensorsWriter` has written of them.
-template <class T>
-[[nodiscard]] std::string sha256(const std::vector<NamedParameter<T>>& list) {
-  Sha256 digest;
-  for (const NamedParameter<T>& p : list) digest.update(std::as_bytes(p.values));
-  return digest.hex();
+/// The values of a parameter of which each rank of a group has a part.
+/// @param part this rank's
+template <class T, class Comm>
+[[nodiscard]] std::vector<T> joined(const ParameterBase& p, std::span<const T> part, Comm& group) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<ParameterBase> parts;
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < group.size(); ++r) {
+    const Cut& cut = p.cut();
+    parts.emplace_back(p.shape(), p.init(), Cut{cut.dim, r, cut.parts, cut.blocks, cut.uneven});
+    counts.push_back(parts.back().size());
+  }
+  std::vector<T> gathered(p.shape().elements()), whole(gathered.size());
+  HostStream now;
+  group.all_gather_v(now, part, gathered, counts, Purpose::control);
+  const T* next = gathered.data();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t i = 0; i < counts[r]; ++i) whole[parts[r].global_index(i)] = *next++;
+  }
+  return whole;
+}
+
+/// Calls `f(name, values)` for each parameter, whole, in the order of a file. Parts are gathered, one parameter at a
+/// time.
+/// @param group the ranks that have parts: the TP group; all of them call it
+/// @throws ConfigError if a parameter is of another type than `T`, or is not on this rank now
+template <class T, class Comm, class F>
+void for_each_whole(Layout& layout, Comm& group, F&& f) {
+  for (const auto& [block, s] : in_order(layout)) {
+    if (block->element_bytes != sizeof(T)) throw ConfigError(s->name + " has values of another type");
+    if (block->value == nullptr && block->size > 0) {
+      throw ConfigError(s->name + " is not on this rank: it must be gathered before it is written");
+    }
+    const std::span<const T> here(static_cast<const T*>(block->value) + s->begin, s->end - s->begin);
+    if (s->declaration->cut().parts > 1) {
+      const std::vector<T> whole = joined(*s->declaration, here, group);
+      f(s->name, std::span<const T>(whole));
+    } else {
+      f(s->name, here);
+    }
+  }
 }
 
 }  // namespace smp::io

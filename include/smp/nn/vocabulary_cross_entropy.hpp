@@ -65,13 +65,13 @@ struct VocabularyCrossEntropy {
 
     TensorOf<T> most(ctx.memory(), {rows}, MemoryUse::buffer);
     ctx.stream().enqueue([rows, classes, p = logits.data(), m = most.data()] { largest_of_rows(rows, classes, p, m); });
-    tp.all_reduce(ctx.stream(), most, most, maximum, Purpose::loss);
+    if (tp.size() > 1) tp.all_reduce(ctx.stream(), most, most, maximum, Purpose::loss);
 
     Dist<TensorOf<T>, Partial> sums{TensorOf<T>(ctx.memory(), {2 * rows}, MemoryUse::buffer)};
     ctx.stream().enqueue([rows, classes, first, skip = ignored, p = logits.data(), t = targets.data(),
                           m = std::as_const(most).data(),
                           s = sums.local.data()] { sums_of_rows(rows, classes, first, skip, p, t, m, s); });
-    tp.all_reduce(ctx.stream(), sums.local, sums.local, sum, Purpose::loss);
+    if (tp.size() > 1) tp.all_reduce(ctx.stream(), sums.local, sums.local, sum, Purpose::loss);
 
     TensorOf<T> loss(ctx.memory(), {});
     saved = {logits, targets, TensorOf<T>(ctx.memory(), {2 * rows + 1}), first};

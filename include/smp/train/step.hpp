@@ -318,14 +318,15 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, 
   return result;
 }
 
-/// What the model makes of `inputs`, without gradients.
+/// What the model makes of `inputs`, without gradients: this rank's part of it.
 template <class Ctx, class Model>
-StepOutput<typename Model::Output> predict(Ctx ctx, Model& model, const typename Model::Input& inputs,
-                                           int microbatches = 1) {
+StepOutput<LocalOf<typename Model::Output>> predict(Ctx ctx, Model& model, const typename Model::Input& inputs,
+                                                    int microbatches = 1) {
+  using Value = LocalOf<typename Model::Output>;
   ctx.training = false;
-  StepOutput<typename Model::Output> outputs(ctx.memory(), microbatches);
+  StepOutput<Value> outputs(ctx.memory(), microbatches);
   for_each_microbatch(batch_size(inputs), microbatches, [&](SampleRange range, bool) {
-    outputs.add(model.forward(ctx, batch_slice(inputs, range), model.saved()), range.size());
+    outputs.add(local<Value>(model.forward(ctx, batch_slice(inputs, range), model.saved())), range.size());
     model.saved() = {};
   });
   ctx.stream().synchronize();
