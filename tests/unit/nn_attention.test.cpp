@@ -61,6 +61,25 @@ TEST_CASE_TEMPLATE("softmax of any length: a row sums to 1 within 2 ulp, and has
   }
 }
 
+TEST_CASE("gradients through softmax of any length have the values of the formula, and sum to 0") {
+  OneRank<smp::nn::Dropout<double>> numbers(smp::nn::Dropout<double>{});
+  for (const std::int64_t n : lengths()) {
+    const auto scores = numbers.random<double>({n}, 0, 2), gradient = numbers.random<double>({n}, 1);
+    std::vector<double> p(scores.begin(), scores.end()), found(gradient.begin(), gradient.end());
+    softmax(n, p);
+    smp::nn::softmax_backward<double>(1, n, n, 0.5, p.data(), found.data());
+    long double along = 0, sum = 0, worst = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) along += static_cast<long double>(p[i]) * gradient.data()[i];
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      worst = std::max(worst, std::abs(found[i] - p[i] * (gradient.data()[i] - along) / 2));
+      sum += found[i];
+    }
+    CAPTURE(n);
+    CHECK(worst < 1e-15);
+    CHECK(std::abs(sum) < 1e-15);
+  }
+}
+
 TEST_CASE("softmax of extreme scores, of nothing, and with hidden keys") {
   std::vector<float> row{1e4f, -1e4f, 1e4f};
   softmax(3, row);
