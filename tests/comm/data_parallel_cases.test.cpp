@@ -197,6 +197,31 @@ struct MeanOfValid {
   }
 };
 
+/// A layer in single and one in double precision.
+struct Mixed {
+  using Input = Values;
+  using Output = Values;
+  struct Saved {
+    Dense<float>::Saved a;
+    Dense<T>::Saved b;
+  };
+  AsUnit<Dense<float>> a{Dense<float>(4, 4)};
+  AsUnit<Dense<T>> b{Dense<T>(4, 4)};
+  static constexpr auto fields() { return smp::fields(smp::field("a", &Mixed::a), smp::field("b", &Mixed::b)); }
+  template <class To, class From>
+  static smp::TensorOf<To> as(smp::Memory& memory, const smp::TensorOf<From>& x) {
+    smp::TensorOf<To> y(memory, x.shape());
+    for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = static_cast<To>(x.data()[i]);
+    return y;
+  }
+  Output forward(auto& ctx, const Input& x, Saved& s) const {
+    return b.forward(ctx, as<T>(ctx.memory(), a.forward(ctx, as<float>(ctx.memory(), x), s.a)), s.b);
+  }
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& s) {
+    return as<T>(ctx.memory(), a.backward(ctx, as<float>(ctx.memory(), b.backward(ctx, dy, s.b)), s.a));
+  }
+};
+
 /// `steps` steps of momentum on 16 samples, cut over the ranks as `share(rank)` says.
 template <class World, class M, class Share, class Count = smp::EqualSamples>
 Weights train(World& world, M model, std::int64_t in, std::int64_t out, Share share, smp::StepOptions options = {},
@@ -281,6 +306,16 @@ TEST_CASE("case 19: heads that some steps, or some ranks, do not use") {
         train(world, heads, 4, 4, even(world.size()), {.microbatches = 3 - std::min(world.size(), 2)});
     check_close(by_rank, alone(world, heads, 4, 4, {.microbatches = 2}));
     CHECK(by_rank.at("left.weight") != by_step.at("left.weight"));
+  });
+}
+
+TEST_CASE("parameters of two types: two arrays, one order of reductions") {
+  on_ranks({1, 2}, [](auto& world) {
+    const Weights found = train(world, Mixed{}, 4, 4, even(world.size())), expected = alone(world, Mixed{}, 4, 4);
+    for (const auto& [name, values] : expected) {
+      for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::abs(found.at(name)[i] - values[i]) <= 1e-6);
+    }
+    CHECK(train(world, Mixed{}, 4, 4, even(world.size()), {}, smp::EqualSamples{}, false) == found);
   });
 }
 

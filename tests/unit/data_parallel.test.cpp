@@ -85,6 +85,19 @@ std::string order(DataParallelOptions options) {
   return text;
 }
 
+/// An optimizer of one's own: steps of a fixed length against the sign of the gradient.
+struct SignDescent {
+  [[nodiscard]] static int states() { return 0; }
+  template <class U>
+  void update(const smp::optim::Range<U>& range, const smp::optim::StepNumbers& numbers) const {
+    for (std::int64_t i = 0; i < range.size; ++i) {
+      const U g = range.gradients[i];
+      range.values[i] -= static_cast<U>(numbers.learning_rate) * static_cast<U>((g > 0) - (g < 0));
+      range.gradients[i] = 0;
+    }
+  }
+};
+
 /// A layer that keeps a pointer to its weight from forward to backward.
 struct Keeps {
   using Input = Values;
@@ -232,4 +245,24 @@ TEST_CASE("a backward after the last one of a step is refused where it would be 
       "smp: a backward pass adds to gradients of \"1.weight\" that have been reduced over the ranks already: "
       "ctx.last_microbatch must be false in all passes of a step but the last",
       smp::Error);
+}
+
+TEST_CASE("an optimizer can be a type of one's own") {
+  smp::Worker worker(smp::comm::Self(), World1(), 5);
+  auto ctx = worker.context();
+  DataParallel trainer(ctx, Dense<T>(3, 3), SignDescent{});
+  const auto values = [&] {
+    std::vector<double> all;
+    trainer.for_each_parameter([&](std::string_view, const smp::Shape&, auto v, auto) {
+      for (const auto x : v) all.push_back(static_cast<double>(x));
+    });
+    return all;
+  };
+  const std::vector<double> before = values();
+  const Values x = filled(worker.memory(), {2, 3}, 0);
+  smp::step(ctx, trainer, SquaredError<T>{}, x, x);
+  trainer.step(ctx, 0.25);
+  const std::vector<double> after = values();
+  for (std::size_t i = 0; i < before.size(); ++i) CHECK(std::abs(after[i] - before[i]) == doctest::Approx(0.25));
+  CHECK(worker.memory()[smp::MemoryUse::optimizer].peak == 0);
 }

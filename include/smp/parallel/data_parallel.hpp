@@ -253,8 +253,17 @@ class DataParallelEngine {
 ///     smp::DataParallel trainer(ctx, Net{}, smp::optim::AdamW{}, {.clip = 1});
 ///     smp::step(ctx, trainer, loss, inputs, targets);
 ///     const double norm = trainer.step(ctx, learning_rate);
-template <class M, optim::Optimizer Opt = optim::AdamW>
+/// @tparam M a module
+/// @tparam Opt an optimizer of `smp::optim`, or a type of yours with `states()` and `update(range, numbers)`
+template <class M, class Opt = optim::AdamW>
 class DataParallel {
+  static_assert(ModuleTypes<M>,
+                "smp::DataParallel: the model is no module; give it the nested types Input, Output and "
+                "Saved");
+  static_assert(optim::Optimizer<Opt>,
+                "smp::DataParallel: the second argument is no optimizer; it needs 'int states() const' and "
+                "'update(const optim::Range<T>&, const optim::StepNumbers&) const' for T = float and double");
+
  public:
   using Input = typename M::Input;    ///< of the model
   using Output = typename M::Output;  ///< of the model

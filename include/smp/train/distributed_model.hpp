@@ -43,7 +43,7 @@ struct DistributedModelOptions {
 ///       optimizer.step();
 ///     }
 /// @tparam W a `Worker`, which outlives the model
-template <class W, class M, optim::Optimizer Opt = optim::AdamW>
+template <class W, class M, class Opt = optim::AdamW>
 class DistributedModel {
  public:
   using Model = DataParallel<M, Opt>;  ///< what does the work
