@@ -54,6 +54,7 @@
 #include <smp/nn/attention.hpp>
 #include <smp/nn/attention_core.hpp>
 #include <smp/nn/cross_entropy.hpp>
+#include <smp/nn/distributed_layer_norm.hpp>
 #include <smp/nn/dropout.hpp>
 #include <smp/nn/embedding.hpp>
 #include <smp/nn/gelu.hpp>
