@@ -26,7 +26,7 @@ class Any {
   Any(const O& optimizer) : which_(std::in_place_type<O>, optimizer) {}
 
   /// Arrays of state.
-  [[nodiscard]] int states() const noexcept {
+  [[nodiscard]] int states() const {
     return std::visit([](const auto& o) { return o.states(); }, which_);
   }
   /// Updates `range`.
