@@ -12,7 +12,6 @@
 #include <concepts>
 #include <functional>
 #include <iterator>
-#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,7 +52,7 @@ struct Membership {
 
 /// A contiguous range of elements whose memory an operation can use directly.
 template <class R>
-concept ContiguousBuffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R>;
+concept ContiguousBuffer = requires(R& range) { std::span(range); };
 
 /// A communicator: a rank in a group, which performs calls in a stream and can be cut into parts.
 template <class C>
@@ -264,7 +263,8 @@ class Operations {
     static_assert(ContiguousBuffer<const R>,
                   "smp: a contiguous buffer is needed here (std::span, std::vector, std::array); copy a strided view "
                   "into one first");
-    return std::span<const std::ranges::range_value_t<const R>>(std::ranges::data(range), std::ranges::size(range));
+    const auto elements = std::span(range);
+    return std::span<const typename decltype(elements)::value_type>(elements);
   }
 
   template <class R>
@@ -272,9 +272,10 @@ class Operations {
     static_assert(ContiguousBuffer<R>,
                   "smp: a contiguous buffer is needed here (std::span, std::vector, std::array); copy a strided view "
                   "into one first");
-    static_assert(!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>,
+    const auto elements = std::span(range);
+    static_assert(!std::is_const_v<typename decltype(elements)::element_type>,
                   "smp: this operation writes to the buffer; pass one whose elements are not const");
-    return std::span<std::ranges::range_value_t<R>>(std::ranges::data(range), std::ranges::size(range));
+    return std::span<typename decltype(elements)::value_type>(elements);
   }
 
   template <class T>

@@ -5,7 +5,7 @@
 /// Schedules that are known only at run time: one of the shipped ones by its name, or a table.
 
 #include <charconv>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -81,11 +81,7 @@ class RuntimeSchedule {
     RuntimeSchedule erased;
     erased.name = name_of(schedule);
     erased.chunks = shape_of(schedule, PipelineShape{}).chunks;
-    erased.order_ = [schedule](const PipelineShape& shape, int rank, RankOrder& next) {
-      schedule.order(shape, rank, next);
-    };
-    erased.rule_ = [schedule](const PipelineShape& shape) { return microbatch_rule(schedule, shape); };
-    erased.stage_ranks_ = [schedule](const PipelineShape& shape) { return place_stages(schedule, shape).stage_rank; };
+    erased.held_ = std::make_shared<const Holder<S>>(std::move(schedule));
     return erased;
   }
   /// The shipped schedule of that name; `chunks` a rank where it takes any number, else the number it has.
@@ -93,19 +89,42 @@ class RuntimeSchedule {
   [[nodiscard]] static RuntimeSchedule named(std::string_view name, std::optional<int> chunks = {});
 
   /// The order of the schedule inside.
-  void order(const PipelineShape& shape, int rank, RankOrder& next) const { order_(shape, rank, next); }
+  void order(const PipelineShape& shape, int rank, RankOrder& next) const { held_->order(shape, rank, next); }
   /// What the schedule inside can run.
-  [[nodiscard]] MicrobatchRule microbatches(const PipelineShape& shape) const { return rule_(shape); }
+  [[nodiscard]] MicrobatchRule microbatches(const PipelineShape& shape) const { return held_->rule(shape); }
   /// How many stages the schedule inside has.
-  [[nodiscard]] int stages(const PipelineShape& shape) const { return stage_ranks_(shape).size(); }
+  [[nodiscard]] int stages(const PipelineShape& shape) const { return held_->stage_ranks(shape).size(); }
   /// Which rank holds a stage of the schedule inside.
-  [[nodiscard]] int stage_rank(const PipelineShape& shape, int stage) const { return stage_ranks_(shape)[stage]; }
+  [[nodiscard]] int stage_rank(const PipelineShape& shape, int stage) const { return held_->stage_ranks(shape)[stage]; }
 
  private:
+  // A class with virtual functions takes compilers a tenth of what three std::function take them.
+  struct Held {
+    Held() = default;
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    virtual ~Held() = default;
+    virtual void order(const PipelineShape& shape, int rank, RankOrder& next) const = 0;
+    [[nodiscard]] virtual MicrobatchRule rule(const PipelineShape& shape) const = 0;
+    [[nodiscard]] virtual Table<int> stage_ranks(const PipelineShape& shape) const = 0;
+  };
+  template <class S>
+  struct Holder final : Held {
+    explicit Holder(S s) : schedule(std::move(s)) {}
+    void order(const PipelineShape& shape, int rank, RankOrder& next) const override {
+      schedule.order(shape, rank, next);
+    }
+    [[nodiscard]] MicrobatchRule rule(const PipelineShape& shape) const override {
+      return microbatch_rule(schedule, shape);
+    }
+    [[nodiscard]] Table<int> stage_ranks(const PipelineShape& shape) const override {
+      return place_stages(schedule, shape).stage_rank;
+    }
+    S schedule;
+  };
+
   RuntimeSchedule() = default;
-  std::function<void(const PipelineShape&, int, RankOrder&)> order_;
-  std::function<MicrobatchRule(const PipelineShape&)> rule_;
-  std::function<Table<int>(const PipelineShape&)> stage_ranks_;
+  std::shared_ptr<const Held> held_;
 };
 
 inline RuntimeSchedule RuntimeSchedule::named(std::string_view name, std::optional<int> chunks) {
