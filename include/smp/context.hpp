@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <smp/device/memory.hpp>
+#include <smp/device/side_stream.hpp>
 #include <smp/module.hpp>
 #include <smp/random.hpp>
 
@@ -51,6 +52,8 @@ class Context {
   bool training = true;
   /// The micro-batch that runs is the last one before the optimizer: gradients may be reduced as they are completed.
   bool last_microbatch = true;
+  /// For communication beside the computation; null: it waits its turn. The results are the same.
+  SideStream<Stream>* beside = nullptr;
 
   /// Runs a child that is a unit: the strategy brings its parameters before `f()` and takes them away after it. Without
   /// strategy, or for a child that is no unit, just `f()`. Called by containers.
@@ -86,6 +89,7 @@ class Context {
     inner.position = position;
     inner.training = training;
     inner.last_microbatch = last_microbatch;
+    inner.beside = beside;
     return inner;
   }
 

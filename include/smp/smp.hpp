@@ -40,6 +40,7 @@
 #include <smp/device/libmvec.hpp>
 #include <smp/device/memory.hpp>
 #include <smp/device/memory_allocator.hpp>
+#include <smp/device/side_stream.hpp>
 #include <smp/device/symbol.hpp>
 #include <smp/device/vectorized.hpp>
 #include <smp/device/waiting.hpp>
@@ -86,6 +87,7 @@
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
+#include <smp/parallel/list_modules.hpp>
 #include <smp/parallel/move.hpp>
 #include <smp/parallel/parameter_update.hpp>
 #include <smp/parallel/repeat.hpp>

@@ -83,6 +83,8 @@ class HostEvent {
 /// usable again. One thread at a time may use a stream.
 class HostStream {
  public:
+  using Event = HostEvent;  ///< what orders two such streams
+
   /// Where the tasks run.
   enum class Mode : unsigned char { at_once, worker };
 

@@ -68,19 +68,25 @@ template <class Plain, class X>
   }
 }
 
+/// Whether a plain module can treat values distributed as `D` alone.
+template <class M, DistributionTag D>
+inline constexpr bool plain_takes = [] {
+  if constexpr (D::on.kind != Spread::shard) {
+    return D::on.kind != Spread::partial;
+  } else if constexpr (requires { M::works_on_slices_of(D::on.dim); }) {
+    return M::works_on_slices_of(D::on.dim);
+  } else {
+    return D::on.dim == Dim::batch;
+  }
+}();
+
 /// Says in words why a plain module cannot take a value distributed as `D`.
 template <class M, DistributionTag D>
 consteval bool expect_plain_takes() {
   if constexpr (D::on.kind == Spread::partial) {
     return expect_distribution<D, Invariant>();
-  } else if constexpr (D::on.kind == Spread::shard) {
-    constexpr bool treats_slices_alone = [] {
-      if constexpr (requires { M::works_on_slices_of(D::on.dim); }) {
-        return M::works_on_slices_of(D::on.dim);
-      } else {
-        return D::on.dim == Dim::batch;
-      }
-    }();
+  } else {
+    constexpr bool treats_slices_alone = plain_takes<M, D>;
     static_assert(treats_slices_alone,
                   "smp: this module would see one tp rank's slice (Shard); gather before it, or declare "
                   "works_on_slices_of(Dim) if every slice can be treated alone");

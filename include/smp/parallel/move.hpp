@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -258,14 +259,75 @@ class Mover {
   Purpose purpose_;
 };
 
+/// Moves a value over the tensor-parallel ranks, in a stream of the caller's.
+template <DistributionTag To, class Ctx, class T, DistributionTag From, DistributionTag Cp, class Stream>
+[[nodiscard]] Dist<T, To, Cp> move_to(Ctx& ctx, Dist<T, From, Cp> x, Stream& stream) {
+  auto& comm = ctx.groups()[Group::tp];
+  using Comm = std::remove_reference_t<decltype(comm)>;
+  const Mover<From, To, T, Stream, Comm> mover(stream, ctx.memory(), comm, Purpose::activation);
+  return {mover(std::move(x.local))};
+}
 /// Moves a value over the tensor-parallel ranks.
 template <DistributionTag To, class Ctx, class T, DistributionTag From, DistributionTag Cp>
 [[nodiscard]] Dist<T, To, Cp> move_to(Ctx& ctx, Dist<T, From, Cp> x) {
-  auto& comm = ctx.groups()[Group::tp];
+  return move_to<To>(ctx, std::move(x), ctx.stream());
+}
+
+/// The same value with every `Dist` in it moved to `To`. With a stream as the last argument, in that.
+template <DistributionTag To, class X, class... Stream>
+[[nodiscard]] auto moved(auto& ctx, X x, Stream&... stream) {
+  if constexpr (is_dist<X>) {
+    return move_to<To>(ctx, std::move(x), stream...);
+  } else if constexpr (requires { std::tuple_size<X>::value; }) {
+    return std::apply(
+        [&](auto&... each) {
+          return std::tuple<decltype(moved<To>(ctx, std::move(each), stream...))...>{
+              moved<To>(ctx, std::move(each), stream...)...};
+        },
+        x);
+  } else {
+    return x;
+  }
+}
+
+/// True if a move to `To` sums a value of type `X` over the ranks without scratch memory, so that it can be done in
+/// another stream than the one in which the memory is used next.
+template <DistributionTag To, class X>
+inline constexpr bool sums_in_place = false;
+/// A `Dist`.
+template <DistributionTag To, class T, DistributionTag From, DistributionTag Cp>
+inline constexpr bool sums_in_place<To, Dist<T, From, Cp>> =
+    move_kind(From::on, To::on) == MoveKind::all_reduce ||
+    (move_kind(From::on, To::on) == MoveKind::reduce_scatter && cut_dim(To::on) != Dim::features);
+/// What is moved as one.
+template <DistributionTag To, class... Xs>
+inline constexpr bool sums_in_place<To, std::tuple<Xs...>> =
+    (sizeof...(Xs) > 0) && ((sums_in_place<To, Xs> || std::is_same_v<Xs, NoGrad>)&&...);
+
+/// `moved<To>(ctx, x)` and `meanwhile()`, which enqueues work that has nothing to do with `x`: at the same time, if the
+/// move sums over the ranks and the context has a second stream. The bits are the same.
+template <DistributionTag To, class Ctx, class X, class F>
+[[nodiscard]] auto moved_beside(Ctx& ctx, X x, F&& meanwhile) {
   using Stream = std::remove_reference_t<decltype(ctx.stream())>;
-  using Comm = std::remove_reference_t<decltype(comm)>;
-  const Mover<From, To, T, Stream, Comm> mover(ctx.stream(), ctx.memory(), comm, Purpose::activation);
-  return {mover(std::move(x.local))};
+  if constexpr (sums_in_place<To, X> && requires { typename Stream::Event; }) {
+    if (ctx.beside != nullptr && ctx.groups()[Group::tp].size() > 1) {
+      // A sole owner's elements become the result. Others are kept here until the computation has waited.
+      bool sole = true;
+      for_each_tensor(x, [&](const auto& t) {
+        using Traits = TensorTraits<std::remove_cvref_t<decltype(t)>>;
+        if constexpr (requires { Traits::sole(t); }) sole = sole && Traits::sole(t);
+      });
+      const bool scatters = !std::is_same_v<To, Invariant> && !std::is_same_v<To, Replicated>;
+      const X held = sole && !scatters ? X{} : x;
+      decltype(moved<To>(ctx, std::move(x))) y{};
+      ctx.beside->run(
+          ctx.stream(), [&](Stream& stream) { y = moved<To>(ctx, std::move(x), stream); }, std::forward<F>(meanwhile));
+      return y;
+    }
+  }
+  auto y = moved<To>(ctx, std::move(x));
+  std::forward<F>(meanwhile)();
+  return y;
 }
 
 /// A move as a module, to stand in a `Sequential`. Keeps nothing.

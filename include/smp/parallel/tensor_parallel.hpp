@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <smp/degrees.hpp>
+#include <smp/fields.hpp>
 #include <smp/module.hpp>
 #include <smp/parallel/boundary.hpp>
 #include <smp/parallel/cuts.hpp>
@@ -20,22 +22,6 @@
 #include <smp/tensor.hpp>
 
 namespace smp {
-
-/// The same value with every `Dist` in it moved to `To`.
-template <DistributionTag To, class X>
-[[nodiscard]] auto moved(auto& ctx, X x) {
-  if constexpr (is_dist<X>) {
-    return move_to<To>(ctx, std::move(x));
-  } else if constexpr (requires { std::tuple_size<X>::value; }) {
-    return std::apply(
-        [&](auto&... each) {
-          return std::tuple<decltype(moved<To>(ctx, std::move(each)))...>{moved<To>(ctx, std::move(each))...};
-        },
-        x);
-  } else {
-    return x;
-  }
-}
 
 /// Nothing is applied after the sum.
 template <class X>
@@ -64,15 +50,68 @@ struct AfterT<M, Traits> {
   using type = typename Traits::After;
 };
 
+/// The rule of a module that is left whole, if it has none.
+struct WholeRule {
+  using input = Invariant;  ///< as it arrives
+  using output = Partial;   ///< ends as it begins
+  static constexpr auto cuts() { return smp::cuts(); }
+};
+/// The rule by which `M` is cut, if it is.
+template <class M, Split S, int Enabled>
+struct RuleT {
+  using type = TensorParallelTraits<M, S>;  ///< that of the module
+};
+template <class M, Split S>
+  requires(!requires { typename TensorParallelTraits<M, S>::output; })
+struct RuleT<M, S, 0> {
+  using type = WholeRule;
+};
+
+/// Says in words what is wrong with a rule, if it is one.
+template <class M, class Traits>
+consteval bool expect_rule() {
+  if constexpr (!std::is_same_v<Traits, WholeRule>) return expect_traits<M, Traits>();
+  return true;
+}
+
+/// True for a module of which each rank has a part, or that has such a member.
+template <class M>
+[[nodiscard]] consteval bool holds_cut() {
+  if constexpr (requires { M::cuts_over_tp; }) {
+    return M::cuts_over_tp;
+  } else if constexpr (HasFields<M>) {
+    return []<class... F>(std::tuple<F...>*) {
+      return (holds_cut<typename F::type>() || ...);
+    }(static_cast<decltype(FieldsOf<M>::fields())*>(nullptr));
+  } else {
+    return false;
+  }
+}
+/// Says in words why a module cannot be cut as one.
+template <class M>
+consteval bool expect_outermost() {
+  constexpr bool is_outermost = is_plain<M> && !holds_cut<M>();
+  static_assert(is_outermost,
+                "smp::TensorParallel: a module in this one is cut already, and only the outermost is: a part does not "
+                "know of other ranks; leave the inner one plain");
+  return true;
+}
+
 /// One part of `M` on each tensor-parallel rank. Adds no name to a path.
 /// @tparam S in which way it is cut
 /// @tparam At how the values around it are distributed, which is what makes a layout: Invariant (`speed`: every rank
 /// has all activations), Shard<Dim::sequence> (`memory`: nothing is stored twice), Varying (each rank its own samples).
 /// A part that ends with a pending sum ends distributed as it began; one that ends with slices stays so.
-template <class M, Split S = Split::usual, DistributionTag At = Invariant>
+/// @tparam Enabled 1: it is cut; 0: every rank has all of it; `dynamic`: as the constructor is told. The types of
+/// what goes in and out are the same. A whole module takes values as they arrive, if it can treat slices alone;
+/// else they are gathered before it.
+template <class M, Split S = Split::usual, DistributionTag At = Invariant, int Enabled = 1>
 class TensorParallel {
-  using Traits = TensorParallelTraits<M, S>;
-  static_assert(expect_traits<M, Traits>());
+  static_assert(Enabled == 0 || Enabled == 1 || Enabled == dynamic,
+                "smp::TensorParallel: the fourth argument is 1, 0 or smp::dynamic");
+  using Traits = typename RuleT<M, S, Enabled>::type;
+  static_assert(expect_rule<M, Traits>());
+  static_assert(expect_outermost<M>());
   using In = typename Traits::input;
   using Out = typename Traits::output;
   static constexpr bool sum_pending = Out::on.kind == Spread::partial;
@@ -85,7 +124,15 @@ class TensorParallel {
  public:
   using Input = SpreadAs<typename M::Input, Tags<At>>;     ///< as the module's
   using Output = SpreadAs<typename M::Output, Tags<End>>;  ///< as the module's
+  static constexpr bool cuts_over_tp = true;               ///< may be cut
+
  private:
+  // Ids are equal on all ranks where the values that are made of them are slices.
+  static constexpr bool takes_what_arrives =
+      plain_takes<M, At> && !(At::on.kind == Spread::shard && std::is_same_v<TagsOf<Input>, NoTags>);
+  /// How values are distributed around a module that is left whole.
+  using Where = std::conditional_t<takes_what_arrives, At, Invariant>;
+  using Whole = Joint<M, Tags<Where>>;
   /// The part keeps what was gathered for it only until forward is done, if a slice of it is kept anyway.
   static constexpr bool gathers_again =
       move_kind(At::on, In::on) == MoveKind::all_gather && !std::is_same_v<TagsOf<Input>, NoTags>;
@@ -110,40 +157,70 @@ class TensorParallel {
   /// Part `rank` of `ranks` of `whole`, whose parameters are declared, not made.
   /// @throws ConfigError if a size does not divide by the ranks
   TensorParallel(const M& whole, int rank, int ranks)
-      // One rank's part is the module itself: nothing is left to apply after the sum.
-      : part_(ranks == 1 ? whole : part_of<Traits>(whole, rank, ranks)),
-        after_(make_after(ranks == 1 ? part_of<Traits>(whole, 0, 1) : whole)) {}
+    requires(Enabled != dynamic)
+      : TensorParallel(whole, Cut{0, rank, Enabled == 1 ? ranks : 1}) {}
+  /// The same if `enabled`, else all of it.
+  /// @throws ConfigError if a size does not divide by the ranks
+  TensorParallel(const M& whole, int rank, int ranks, bool enabled)
+    requires(Enabled == dynamic)
+      : TensorParallel(whole, Cut{0, rank, enabled ? ranks : 1}) {
+    enabled_ = enabled;
+  }
 
   /// Calls `f(module, around)` for the part, and for what is applied after the sum.
   template <class F>
   void parts(F&& f) {
+    if constexpr (Enabled != 1) {
+      if (!enabled()) {
+        f(part_, Around<Tags<Where>>{});
+        return;
+      }
+    }
     f(part_, AroundPart<Tags<In>>{});
     f(after_, Around<Tags<End>>{});
   }
   /// This rank's part.
   [[nodiscard]] M& part() noexcept { return part_; }
+  /// Whether ranks have parts.
+  [[nodiscard]] bool enabled() const noexcept { return Enabled == dynamic ? enabled_ : Enabled == 1; }
+  /// Which part this rank has, of how many.
+  [[nodiscard]] const Cut& cut() const noexcept { return cut_; }
 
   /// Moves in, the part, moves out, what is applied once.
   template <class Ctx>
   Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
     static_assert(expect_module<M, Ctx>());
+    if constexpr (Enabled != 1) {
+      if (!enabled()) return moved<End>(ctx, Whole::forward(part_, ctx, moved<Where>(ctx, x), saved.part));
+    }
     const PartInput whole = moved<In>(ctx, x);
     PartOutput y = spread<PartOutput>(part_.forward(ctx, local<typename M::Input>(whole), saved.part));
     if constexpr (gathers_again) forget(whole, x, saved);
     return Last::forward(after_, ctx, moved<End>(ctx, std::move(y)), saved.after);
   }
-  /// The same backward; the gradient of the input is moved while those of the parameters are computed, if it can be.
-  GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    GradOf<Input> dx = backward_input(ctx, std::move(dy), saved);
-    backward_params(ctx, saved);
-    return dx;
+  /// The same backward. If the context has a second stream, the gradient of the input is summed over the ranks while
+  /// those of the parameters are computed.
+  template <class Ctx>
+  GradOf<Input> backward(Ctx& ctx, GradOf<Output> dy, Saved& saved) {
+    if constexpr (Enabled != 1) {
+      if (!enabled()) {
+        GradOf<Input> dx = backward_input(ctx, std::move(dy), saved);
+        backward_params(ctx, saved);
+        return dx;
+      }
+    }
+    return moved_beside<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved),
+                                    [&] { backward_params(ctx, saved); });
   }
   /// The first part of backward.
   GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    if constexpr (gathers_again) remember(ctx, saved);
-    const GradOf<PartOutput> d = moved<GradOn<Out>>(ctx, Last::backward_input(after_, ctx, std::move(dy), saved.after));
-    return moved<GradOn<At>>(ctx, spread<GradOf<PartInput>>(smp::backward_input(
-                                      part_, ctx, local<GradOf<typename M::Output>>(d), saved.part)));
+    if constexpr (Enabled != 1) {
+      if (!enabled()) {
+        auto d = moved<GradOn<Where>>(ctx, std::move(dy));
+        return moved<GradOn<At>>(ctx, Whole::backward_input(part_, ctx, std::move(d), saved.part));
+      }
+    }
+    return moved<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved));
   }
   /// The second part of backward.
   void backward_params(auto& ctx, Saved& saved) {
@@ -153,12 +230,25 @@ class TensorParallel {
   }
 
  private:
+  // One rank's part is the module itself: nothing is left to apply after the sum.
+  TensorParallel(const M& whole, const Cut& cut)
+      : part_(cut.parts == 1 ? whole : part_of<Traits>(whole, cut.part, cut.parts)),
+        after_(make_after(cut.parts == 1 ? part_of<Traits>(whole, 0, 1) : whole)),
+        cut_(cut) {}
+
   static After make_after(const M& whole) {
     if constexpr (requires { Traits::after(whole); }) {
       return Traits::after(whole);
     } else {
       return After{};
     }
+  }
+
+  /// The gradient of what the part takes, before it is moved.
+  GradOf<PartInput> gradient_of_part(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    if constexpr (gathers_again) remember(ctx, saved);
+    const GradOf<PartOutput> d = moved<GradOn<Out>>(ctx, Last::backward_input(after_, ctx, std::move(dy), saved.after));
+    return spread<GradOf<PartInput>>(smp::backward_input(part_, ctx, local<GradOf<typename M::Output>>(d), saved.part));
   }
 
   /// Calls `f(place, tensor)` for each tensor of the part's Saved that has elements like `T`.
@@ -205,6 +295,8 @@ class TensorParallel {
 
   M part_;
   After after_;
+  Cut cut_;
+  [[no_unique_address]] bool enabled_ = Enabled == 1;
 };
 
 }  // namespace smp

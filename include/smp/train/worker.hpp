@@ -13,6 +13,8 @@
 #include <smp/context.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/device/memory.hpp>
+#include <smp/device/side_stream.hpp>
+#include <smp/topology.hpp>
 
 namespace smp {
 
@@ -44,7 +46,18 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   /// Surroundings for modules, strategies and `step`.
-  [[nodiscard]] Context context() noexcept { return {stream_, memory_, groups_, seed_}; }
+  [[nodiscard]] Context context() noexcept {
+    Context ctx(stream_, memory_, groups_, seed_);
+    ctx.beside = side_stream_.get();
+    return ctx;
+  }
+  /// Lets tensor parallelism communicate beside the computation, in a thread more, wherever contexts made from now on
+  /// are used. Does nothing without other tensor-parallel ranks, or with an MPI that was not initialised for threads.
+  /// The results are the same in every bit.
+  void overlap_communication() {
+    auto& tp = groups_[Group::tp];
+    if (tp.size() > 1 && comm::works_in_any_thread(tp)) side_stream_ = std::make_unique<SideStream<HostStream>>();
+  }
 
   /// Degrees and placement.
   [[nodiscard]] const Topo& topology() const noexcept { return topology_; }
@@ -70,6 +83,7 @@ class Worker {
   comm::Counted<Comm> world_;
   Groups groups_;
   HostStream stream_;
+  std::unique_ptr<SideStream<HostStream>> side_stream_;
 };
 
 }  // namespace smp
