@@ -1,5 +1,6 @@
 // What a strategy does on one rank, looked at closely: the plan of the buckets, the order in which things happen, and
 // checked mode.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -265,4 +266,37 @@ TEST_CASE("an optimizer can be a type of one's own") {
   const std::vector<double> after = values();
   for (std::size_t i = 0; i < before.size(); ++i) CHECK(std::abs(after[i] - before[i]) == doctest::Approx(0.25));
   CHECK(worker.memory()[smp::MemoryUse::optimizer].peak == 0);
+}
+
+TEST_CASE("a tied parameter has the gradient of all its uses, and counts once in the norm") {
+  using Tied = Dense<T, "w">;
+  smp::Worker worker(smp::comm::Self(), World1(), 5);
+  auto ctx = worker.context();
+  DataParallel tied(ctx, smp::Sequential<Tied, Tied>(Tied(3, 3, false, false), Tied(3, 3, false, false)),
+                    smp::optim::Sgd{});
+  DataParallel free(ctx,
+                    smp::Sequential<Dense<T>, Dense<T>>(Dense<T>(3, 3, false, false), Dense<T>(3, 3, false, false)),
+                    smp::optim::Sgd{});
+  std::vector<T> weight(9), sum(9);
+  tied.for_each_parameter([&](std::string_view name, const smp::Shape&, auto values, auto) {
+    CHECK(name == "w");
+    std::copy(values.begin(), values.end(), weight.begin());
+  });
+  free.for_each_parameter([&](std::string_view, const smp::Shape&, auto values, auto) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<decltype(+values[i])>(weight[i]);
+  });
+  const Values x = filled(worker.memory(), {4, 3}, 0), y = filled(worker.memory(), {4, 3}, 1);
+  CHECK(smp::step(ctx, tied, SquaredError<T>{}, x, y).mean() == smp::step(ctx, free, SquaredError<T>{}, x, y).mean());
+  free.for_each_parameter([&](std::string_view, const smp::Shape&, auto, auto gradients) {
+    for (std::size_t i = 0; i < gradients.size(); ++i) sum[i] += static_cast<T>(gradients[i]);
+  });
+  double squares = 0;
+  tied.for_each_parameter([&](std::string_view, const smp::Shape&, auto, auto gradients) {
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      CHECK(static_cast<T>(gradients[i]) == doctest::Approx(sum[i]).epsilon(1e-13));
+      squares += sum[i] * sum[i];
+    }
+  });
+  CHECK(tied.step(ctx, 0.1) == doctest::Approx(std::sqrt(squares)).epsilon(1e-13));
+  CHECK(worker.memory()[smp::MemoryUse::gradient].live == 3 * 9 * sizeof(T));
 }
