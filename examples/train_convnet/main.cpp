@@ -35,6 +35,7 @@ void declare(CLI::App& app, Options& o) {
       ->capture_default_str();
   count("--seed", o.seed, "of initial values, order and dropout", 0);
   count("--ranks", o.ranks, "ranks, as threads of this process", 1);
+  count("--tp", o.tp, "ranks that have parts of the first linear layer", 1);
   app.add_option("--log", o.log, "file for one JSON object a step");
 }
 
@@ -51,6 +52,10 @@ int main(int argc, char** argv) {
     if (options.batch % options.ranks != 0) {
       throw smp::ConfigError("--batch " + std::to_string(options.batch) + " cannot be divided among --ranks " +
                              std::to_string(options.ranks));
+    }
+    if (options.ranks % options.tp != 0) {
+      throw smp::ConfigError("--ranks " + std::to_string(options.ranks) + " cannot be divided among --tp " +
+                             std::to_string(options.tp));
     }
     if (images.size() < static_cast<std::size_t>(options.batch)) {
       throw smp::ConfigError("--batch " + std::to_string(options.batch) + " is more than the " +

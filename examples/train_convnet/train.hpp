@@ -52,10 +52,11 @@ class Training {
  public:
   Training(Comm world, const Options& options)
       : options_(options),
-        worker_(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.rdp = world.size()})),
+        worker_(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.tp = options.tp, .rdp = smp::dynamic})),
                 static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
-        trainer_(context_, Net<T>(options.dropout, options.checkpointing == "each"), smp::optim::AdaDelta{}) {}
+        trainer_(context_, Net<T>::make(options.dropout, options.checkpointing == "each", tp().rank(), tp().size()),
+                 smp::optim::AdaDelta{}) {}
 
   /// One pass over the images. What does not fill a batch at the end is left out.
   /// @return the mean loss
@@ -69,7 +70,7 @@ class Training {
     for (std::size_t s = 0; s < steps; ++s) {
       const std::size_t first = s * batch + static_cast<std::size_t>(worker_.rank()) * share;
       const Batch<T> mine(worker_.memory(), images, std::span(order).subspan(first, share));
-      const double loss = smp::step(context_, trainer_, NegativeLogLikelihood<T>(), mine.x, mine.labels).mean();
+      const double loss = smp::step(context_, trainer_, typename Net<T>::Loss(), {mine.x}, mine.labels).mean();
       const double norm = trainer_.step(context_, options_.lr);
       sum += loss;
       if (worker_.rank() != 0) continue;
@@ -102,13 +103,16 @@ class Training {
     for (auto i = static_cast<std::uint32_t>(worker_.rank()); i < images.size();
          i += static_cast<std::uint32_t>(worker_.size()))
       mine.push_back(i);
+    // Ranks that have parts of a layer run it together: some of them with an image again, which does not count.
+    const std::size_t ranks = static_cast<std::size_t>(worker_.size()), own = mine.size();
+    mine.resize((images.size() + ranks - 1) / ranks, 0);
     for (std::size_t first = 0; first < mine.size(); first += 100) {
-      const auto some = std::span(mine).subspan(first, std::min<std::size_t>(100, mine.size() - first));
-      const Batch<T> batch(worker_.memory(), images, some);
-      const auto logs = trainer_.forward(ctx, batch.x, trainer_.saved());
+      const Batch<T> batch(worker_.memory(), images,
+                           std::span(mine).subspan(first, std::min<std::size_t>(100, mine.size() - first)));
+      const auto logs = trainer_.forward(ctx, {batch.x}, trainer_.saved()).local;
       trainer_.saved() = {};
       ctx.stream().synchronize();
-      for (std::size_t i = 0; i < some.size(); ++i) {
+      for (std::size_t i = 0; i < batch.labels.size() && first + i < own; ++i) {
         const T* row = logs.data() + i * Images::classes;
         const auto label = batch.labels.data()[i];
         sums.data()[0] += std::max_element(row, row + Images::classes) == row + label ? 1 : 0;
@@ -127,10 +131,12 @@ class Training {
  private:
   using Worker = smp::Worker<Comm, smp::DynamicTopology>;
 
+  auto& tp() { return worker_.groups()[smp::Group::tp]; }
+
   Options options_;
   Worker worker_;
   typename Worker::Context context_;
-  smp::DataParallel<Net<T>, smp::optim::AdaDelta> trainer_;
+  smp::DataParallel<typename Net<T>::Layers, smp::optim::AdaDelta> trainer_;
 };
 
 /// Trains, judges, and prints one line for programs.
@@ -150,11 +156,12 @@ void train(Comm& world, const Options& options, const Images& images, const Imag
   const auto score = training.score(unseen);
   if (world.rank() != 0) return;
   std::printf("%.2f %% of %zu images that it has not seen are recognised\n", 100 * score.accuracy, unseen.size());
-  std::printf(R"({"accuracy": %.4f, "test_loss": %.17g, "train_loss": %.17g, "epochs": %d, "ranks": %d, )"
+  std::printf(R"({"accuracy": %.4f, "test_loss": %.17g, "train_loss": %.17g, "epochs": %d, "ranks": %d, "tp": %d, )"
               R"("dtype": "%s", "checkpointing": "%s", "gemm": "%s", "train_seconds": %.1f, )"
-              R"("peak_activation_bytes": %zu, "peak_buffer_bytes": %zu})"
+              R"("parameter_bytes": %zu, "peak_activation_bytes": %zu, "peak_buffer_bytes": %zu})"
               "\n",
-              score.accuracy, score.loss, loss, options.epochs, options.ranks, options.dtype.c_str(),
+              score.accuracy, score.loss, loss, options.epochs, options.ranks, options.tp, options.dtype.c_str(),
               options.checkpointing.c_str(), smp::gemm_kernel<T>().c_str(), trained.count(),
-              training.peak(smp::MemoryUse::activation), training.peak(smp::MemoryUse::buffer));
+              training.peak(smp::MemoryUse::parameter), training.peak(smp::MemoryUse::activation),
+              training.peak(smp::MemoryUse::buffer));
 }

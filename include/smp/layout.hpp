@@ -78,7 +78,9 @@ class Layout {
       if constexpr (requires { M::shard_degree; }) degree = unit.shard_degree = M::shard_degree;
       walk<Here>(m.inner(), path, unit, inside, degree);
     } else if constexpr (Container<M>) {
-      m.children([&]<class Child, class At = Here>(const std::string& name, Child& child, Unit*& slot, At = {}) {
+      m.children([&]<class Child, class Said = Here>(const std::string& name, Child& child, Unit*& slot, Said = {}) {
+        // A container of plain modules does not know where it stands itself.
+        using At = std::conditional_t<std::is_same_v<Said, NoTags>, Here, Said>;
         constexpr bool repeated = requires { requires M::elements_are_units; };
         const std::string child_path = path + name + ".";
         if (repeated || (!inside && !Container<Child>)) {

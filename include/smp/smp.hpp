@@ -87,6 +87,8 @@
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
+#include <smp/parallel/in_place_of.hpp>
+#include <smp/parallel/lifted.hpp>
 #include <smp/parallel/list_modules.hpp>
 #include <smp/parallel/move.hpp>
 #include <smp/parallel/parameter_update.hpp>

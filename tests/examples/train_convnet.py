@@ -88,10 +88,23 @@ for one, two in zip(plain.splitlines(), shared.splitlines()):
     check(abs(a["loss"] - b["loss"]) < 1e-9 and abs(a["grad_norm"] - b["grad_norm"]) < 1e-9, "ranks", one, two)
 check(abs(shared_summary["test_loss"] - plain_summary["test_loss"]) < 1e-9, "ranks", plain_summary, shared_summary)
 
+# Parts of the first linear layer, which has 98.4 % of the parameters, do what the whole does, with copies and without;
+# it is computed again, too.
+for options in ({"ranks": 2, "tp": 2}, {"ranks": 4, "tp": 4}, {"ranks": 4, "tp": 2, "checkpointing": "each"}):
+    cut, cut_summary = logged(tiny, **common, **options)
+    for one, two in zip(plain.splitlines(), cut.splitlines()):
+        a, b = json.loads(one), json.loads(two)
+        check(abs(a["loss"] / b["loss"] - 1) < 1e-12 and abs(a["grad_norm"] / b["grad_norm"] - 1) < 1e-12, options, one, two)
+    check(abs(cut_summary["test_loss"] / plain_summary["test_loss"] - 1) < 1e-12, options, plain_summary, cut_summary)
+    check(cut_summary["accuracy"] == plain_summary["accuracy"], options, plain_summary, cut_summary)
+    whole, part = plain_summary["parameter_bytes"], cut_summary["parameter_bytes"]
+    check(part == whole - 9216 * 128 * 8 // options["tp"] * (options["tp"] - 1), options, whole, part)
+
 # What cannot work.
 nowhere = os.path.join(FOLDER, "nowhere")
 fails(f"smp: '{nowhere}/train-images-idx3-ubyte.gz' cannot be opened: No such file or directory", nowhere)
 fails("smp: --batch 5 cannot be divided among --ranks 2", tiny, batch=5, ranks=2)
+fails("smp: --ranks 4 cannot be divided among --tp 3", tiny, batch=4, ranks=4, tp=3)
 fails("smp: --batch 64 is more than the 20 images", tiny)
 broken = os.path.join(FOLDER, "broken")
 write_images(broken, "train", 3)

@@ -115,12 +115,12 @@ template <>
 struct smp::TensorParallelTraits<B, smp::Split::usual> {
   using input = Replicated;
   using output = Partial;
-  using After = nn::AddBias<double>;
+  using After = InPlaceOf<&B::f, nn::AddBias<double>>;
   static constexpr auto cuts() {
     return smp::cuts(cut(0, &B::e, &Linear::weight), cut(0, &B::e, &Linear::bias), cut(1, &B::f, &Linear::weight),
                      once(&B::f, &Linear::bias));
   }
-  static After after(const B& whole) { return {whole.f.bias}; }
+  static After after(const B& whole) { return {{whole.f.bias}}; }
 };
 
 namespace {
@@ -196,6 +196,17 @@ TEST_CASE("off: all of the module on every rank; the types around it and the gra
                                Switched<Linear, Split::columns, Rows, 1>::Output>);
   CHECK(summed(Never(Plain(), 0, 2)) == "");
   CHECK(Never(Plain(), 1, 2).cut().parts == 1);
+}
+
+TEST_CASE("a container of plain modules stands where the container around it says") {
+  using Inner = smp::Sequential<Linear, smp::Sequential<Linear>>;
+  const auto at = []<class At>(At) {
+    return summed(smp::Sequential<Inner, smp::Move<Tensor64, At, At>>(
+        Inner(Linear(4, 4), smp::Sequential<Linear>(Linear(4, 4))), {}));
+  };
+  CHECK(at(smp::Invariant{}) == "");
+  CHECK(at(smp::Shard<Dim::batch>{}) == "0.0.weight 0.0.bias 0.1.0.weight 0.1.0.bias ");
+  CHECK(at(smp::Varying{}) == "0.0.weight 0.0.bias 0.1.0.weight 0.1.0.bias ");
 }
 
 TEST_CASE("off: forward and backward do what the types say, wherever the module stands") {

@@ -17,6 +17,7 @@
 #include <smp/module.hpp>
 #include <smp/parallel/boundary.hpp>
 #include <smp/parallel/cuts.hpp>
+#include <smp/parallel/in_place_of.hpp>
 #include <smp/parallel/move.hpp>
 #include <smp/tags.hpp>
 #include <smp/tensor.hpp>

@@ -123,6 +123,10 @@ template <class M, Split S = Split::usual, DistributionTag At = Invariant>
       std::vector<double> g(static_cast<const double*>(b.grad), static_cast<const double*>(b.grad) + b.size);
       if (b.summed_over_tp) world.all_reduce(ctx.stream(), g, g, sum);
       for (const Block::Segment& s : b.segments) {
+        if (whole.count(s.name) == 0) {
+          mine = {HUGE_VAL, "a part has a parameter " + s.name + ", the whole has none of that name"};
+          continue;
+        }
         compare("gradient of " + s.name, whole.at(s.name), g.data() + s.begin, s.end - s.begin,
                 [&](std::size_t i) { return s.declaration->global_index(i); });
       }
