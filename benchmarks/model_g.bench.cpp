@@ -2,12 +2,14 @@
 // One training step of model G on one core: GPT-2's shape, 6 layers, width 384, 6 heads, sequence 128, vocabulary 8192
 // tied, batch 4, f32, AdamW, clip 1. The step, its products of matrices timed alone, and the share that they have.
 //   model_g           Google Benchmark
-//   model_g --serve   a step for each line of the standard input, answered with its milliseconds (against_torch.py)
+//   model_g --serve [RANKS]   a step for each line of the standard input, answered with its milliseconds
+//                             (against_torch.py); of several thread ranks, each of which has a batch and a core
 // needs: blas
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +17,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <smp/comm/launch.hpp>
 #include <smp/comm/self.hpp>
 #include <smp/device/gemm.hpp>
 #include <smp/device/gemm_threads.hpp>
@@ -41,7 +44,8 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-/// The step.
+/// The step of one rank.
+template <class Comm>
 class ModelG {
   using Block = smp::nn::TransformerBlock<float>;
   using Model =
@@ -49,8 +53,8 @@ class ModelG {
                       smp::Repeat<Block>, smp::nn::LayerNorm<float>, smp::nn::LmHead<float, smp::nn::Tie::wte>>;
 
  public:
-  ModelG()
-      : worker_(smp::comm::Self(), smp::Topology<smp::Degrees{}>(), 1),
+  explicit ModelG(const Comm& world)
+      : worker_(world, Topology(world.size()), 1),
         context_(worker_.context()),
         trainer_(context_, model(), smp::optim::AdamW({.weight_decay = 0.1}), {.clip = 1}),
         ids_(worker_.memory(), {batch, places}),
@@ -72,8 +76,10 @@ class ModelG {
                  smp::nn::LayerNorm<float>(width), {width, vocabulary});
   }
 
-  smp::Worker<smp::comm::Self, smp::Topology<smp::Degrees{}>> worker_;
-  decltype(worker_)::Context context_;
+  using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
+  using Worker = smp::Worker<Comm, Topology>;
+  Worker worker_;
+  typename Worker::Context context_;
   smp::DataParallel<Model> trainer_;
   smp::Ids ids_, next_;
 };
@@ -159,7 +165,7 @@ class Products {
 };
 
 void share_of_products(benchmark::State& state) {
-  ModelG model;
+  ModelG model{smp::comm::Self()};
   Products products;
   model.step();
   products.step();
@@ -184,17 +190,30 @@ void share_of_products(benchmark::State& state) {
 }
 BENCHMARK(share_of_products)->Unit(benchmark::kMillisecond)->Iterations(20);
 
+/// A step of all ranks for each line; a time ends when the last rank is done.
+void serve(int ranks) {
+  smp::comm::launch(ranks, [](smp::comm::Threads& world) {
+    ModelG model(world);
+    smp::HostStream stream;
+    for (std::string line;;) {
+      int go = 0;
+      if (world.rank() == 0) go = std::getline(std::cin, line) ? 1 : 0;
+      world.broadcast(stream, std::span(&go, 1), 0);
+      if (go == 0) return;
+      const auto begin = Clock::now();
+      model.step();
+      world.barrier(stream);
+      if (world.rank() == 0) std::cout << milliseconds_since(begin) << std::endl;
+    }
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   smp::set_gemm_threads(1);
   if (argc > 1 && std::string_view(argv[1]) == "--serve") {
-    ModelG model;
-    for (std::string line; std::getline(std::cin, line);) {
-      const auto begin = Clock::now();
-      model.step();
-      std::cout << milliseconds_since(begin) << std::endl;
-    }
+    serve(argc > 2 ? std::stoi(argv[2]) : 1);
     return 0;
   }
   benchmark::Initialize(&argc, argv);
