@@ -79,21 +79,13 @@ void declare(CLI::App& app, Options& o) {
 }
 
 /// The run that `options` ask for.
-/// @param on_ranks is called as `on_ranks(T(), At())`, with the type of numbers and the distribution of hidden states,
-/// and trains
+/// @param on_ranks is called as `on_ranks(T())`, with the type of numbers, and trains
 template <class F>
-void with_types(const Options& options, F on_ranks) {
-  const auto with_layout = [&](auto number) {
-    if (options.tp_layout == "memory") {
-      on_ranks(number, Memory());
-    } else {
-      on_ranks(number, Speed());
-    }
-  };
+void with_type(const Options& options, F on_ranks) {
   if (options.dtype == "f64") {
-    with_layout(double());
+    on_ranks(double());
   } else {
-    with_layout(float());
+    on_ranks(float());
   }
 }
 
@@ -122,9 +114,8 @@ int train_under_mpi(int argc, char** argv, Options options, std::optional<int> r
     if (mpi.world().rank() == 0) std::cerr << error.what() << '\n';
     return 2;
   }
-  mpi.run([&](smp::comm::Mpi& world) {
-    with_types(options, [&]<class T, class At>(T, At) { train<T, At>(world, options, *text, begin); });
-  });
+  mpi.run(
+      [&](smp::comm::Mpi& world) { with_type(options, [&]<class T>(T) { train<T>(world, options, *text, begin); }); });
   return 0;
 }
 #endif
@@ -147,7 +138,7 @@ int main(int argc, char** argv) {
 #endif
     check(options);
     const Text text(options);
-    with_types(options, [&]<class T, class At>(T, At) { train<T, At>(options, text, begin); });
+    with_type(options, [&]<class T>(T) { train<T>(options, text, begin); });
   });
   return refused != 0 ? refused : code;
 }

@@ -246,16 +246,25 @@ class Run {
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step
 };
 
-template <class T, class At>
+/// The run of the calling rank, with hidden states as --tp-layout says.
+template <class T, class Comm>
+void run_rank(Comm& world, const Options& options, const Text& text, const char* transport, Clock::time_point begin) {
+  if (options.tp_layout == "memory") {
+    Run<T, smp::Shard<smp::Dim::sequence>, Comm>(world, options, text).all(transport, begin);
+  } else {
+    Run<T, smp::Invariant, Comm>(world, options, text).all(transport, begin);
+  }
+}
+
+template <class T>
 void train(const Options& options, const Text& text, Clock::time_point begin) {
-  smp::comm::launch(options.ranks, [&](smp::comm::Threads& world) {
-    Run<T, At, smp::comm::Threads>(world, options, text).all("threads", begin);
-  });
+  smp::comm::launch(options.ranks,
+                    [&](smp::comm::Threads& world) { run_rank<T>(world, options, text, "threads", begin); });
 }
 
 #if USE_MPI
-template <class T, class At>
+template <class T>
 void train(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin) {
-  Run<T, At, smp::comm::Mpi>(world, options, text).all("mpi", begin);
+  run_rank<T>(world, options, text, "mpi", begin);
 }
 #endif

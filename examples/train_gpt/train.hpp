@@ -10,25 +10,17 @@
 #include <smp/comm/mpi.hpp>
 #endif
 
-#include <smp/distribution.hpp>
-
 #include "options.hpp"
 #include "text.hpp"
 
-/// Hidden states are on every tensor-parallel rank.
-using Speed = smp::Invariant;
-/// Each row of hidden states is on one of them.
-using Memory = smp::Shard<smp::Dim::sequence>;
-
 /// Trains as `options` say on `text`, with values of type `T`, on ranks that are threads of this process.
-/// @tparam At Speed or Memory
 /// @param begin of the program
-template <class T, class At>
+template <class T>
 void train(const Options& options, const Text& text, std::chrono::steady_clock::time_point begin);
 
 #if USE_MPI
 /// The same on one rank of those that MPI has started.
-template <class T, class At>
+template <class T>
 void train(smp::comm::Mpi& world, const Options& options, const Text& text,
            std::chrono::steady_clock::time_point begin);
 #endif
