@@ -84,6 +84,7 @@
 #include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/cuts.hpp>
 #include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/equal_copies.hpp>
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
 #include <smp/parallel/gradient_reduction.hpp>

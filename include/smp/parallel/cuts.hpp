@@ -37,7 +37,7 @@ enum class Split : unsigned char {
 /// - `input`, `output`: how what a part takes and returns is distributed.
 /// - `cuts()`: `cut(dim, member...)` for each parameter that is cut (the members lead to it), and `once(member...)` for
 ///   each that a part must not have because it is applied after the sum over the ranks. All others are whole in each
-///   part.
+///   part; if the parts return summands, `in_each(member...)` says so of those that belong inside.
 /// - if there are such: `using After`, a module, and `static After after(const M& whole)`.
 /// - if a part must differ otherwise: `static void adjust(M& part, int rank, int ranks)`, called before it is cut; it
 /// may
@@ -51,10 +51,15 @@ struct TensorParallelTraits;
 template <class... Members>
 struct CutRule {
   std::tuple<Members...> members;  ///< pointers to members
-  int dim = 0;                     ///< which dimension is cut; -1: not in the parts
+  int dim = 0;                     ///< which dimension is cut; or `applied_once`, `in_each_part`
   int blocks = 1;                  ///< equal blocks of it, each of which is cut
   bool uneven = false;             ///< the dimension need not divide by the ranks
 };
+
+/// Instead of a dimension: the parameter is not in the parts.
+inline constexpr int applied_once = -1;
+/// Instead of a dimension: the parameter is whole in each part.
+inline constexpr int in_each_part = -2;
 
 /// The parameter that the members lead to is cut along `dim`.
 template <class... Members>
@@ -74,7 +79,13 @@ template <class... Members>
 /// The parameter is not in the parts; `After` applies it.
 template <class... Members>
 [[nodiscard]] constexpr CutRule<Members...> once(Members... members) {
-  return {{members...}, -1, 1};
+  return {{members...}, applied_once, 1};
+}
+/// The parameter is whole in each part, which uses it for its own share of the work: a scale that all heads have in
+/// common. Its gradient is summed over the ranks.
+template <class... Members>
+[[nodiscard]] constexpr CutRule<Members...> in_each(Members... members) {
+  return {{members...}, in_each_part, 1};
 }
 /// A list of rules.
 template <class... Rules>
@@ -152,11 +163,11 @@ consteval bool expect_traits() {
     static_assert(
         !added_often,
         "smp::TensorParallel: a parameter that is whole in each part would be added once per tp rank and then "
-        "summed; cut it, or list it as once(...) and apply it in After");
-    constexpr bool applied_once =
-        std::apply([](const auto&... r) { return ((r.dim < 0) || ... || false); }, Traits::cuts());
+        "summed; cut it, list it as once(...) and apply it in After, or as in_each(...) if it belongs inside");
+    constexpr bool any_once =
+        std::apply([](const auto&... r) { return ((r.dim == applied_once) || ... || false); }, Traits::cuts());
     constexpr bool has_after = requires { typename Traits::After; };
-    static_assert(!applied_once || has_after,
+    static_assert(!any_once || has_after,
                   "smp::TensorParallel: a parameter is listed as once(...), but the rule has no After that applies it");
   }
   return true;
@@ -171,9 +182,9 @@ template <class Traits, class M>
   const auto apply = [&](const auto& rule) {
     auto& p = parameter_of(part, rule);
     using P = std::remove_cvref_t<decltype(p)>;
-    if (rule.dim < 0) {
+    if (rule.dim == applied_once) {
       p = P({0});
-    } else if (p.shape().elements() > 0) {
+    } else if (rule.dim >= 0 && p.shape().elements() > 0) {
       p = P(p.shape(), p.init(), Cut{rule.dim, rank, ranks, rule.blocks, rule.uneven}, p.frozen());
     }
   };
