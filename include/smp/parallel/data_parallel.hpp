@@ -47,7 +47,7 @@ class DataParallelEngine {
   /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx>
   DataParallelEngine(Ctx& ctx, Layout& layout, int states, bool plain, const DataParallelOptions& options)
-      : layout_(layout),
+      : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
         options_(options),
         storage_(layout, ctx.memory(), states),
         reduction_(layout, storage_, options.bucket_bytes, plain),
@@ -190,6 +190,12 @@ class DataParallelEngine {
   void weigh(double weight) noexcept { weight_ += weight; }
 
  private:
+  /// One tensor-parallel rank has nobody to sum with: its parameters are reduced as if nothing could be cut.
+  static Layout& for_degree(Layout& layout, int tp) noexcept {
+    if (tp > 1) return layout;
+    for (Block& block : layout.blocks()) block.summed_over_tp = false;
+    return layout;
+  }
   template <class Stream>
   void square(Stream& compute) {
     compute.enqueue([scale = &scale_] { scale->squares = scale->squares_of_parts = 0; });
