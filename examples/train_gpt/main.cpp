@@ -15,6 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <smp/comm/launch.hpp>
 #include <smp/error.hpp>
 #if USE_MPI
 #include <smp/comm/mpi_session.hpp>
@@ -78,14 +79,13 @@ void declare(CLI::App& app, Options& o) {
   number("--bucket-mib", o.bucket_mib, "largest range of gradients that is reduced at a time, in MiB");
 }
 
-/// The run that `options` ask for.
-/// @param on_ranks is called as `on_ranks(T())`, with the type of numbers, and trains
-template <class F>
-void with_type(const Options& options, F on_ranks) {
+/// The run of the calling rank.
+void train(smp::comm::Any world, const std::string& transport, const Options& options, const Text& text,
+           std::chrono::steady_clock::time_point begin) {
   if (options.dtype == "f64") {
-    on_ranks(double());
+    train<double>(std::move(world), transport, options, text, begin);
   } else {
-    on_ranks(float());
+    train<float>(std::move(world), transport, options, text, begin);
   }
 }
 
@@ -114,8 +114,7 @@ int train_under_mpi(int argc, char** argv, Options options, std::optional<int> r
     if (mpi.world().rank() == 0) std::cerr << error.what() << '\n';
     return 2;
   }
-  mpi.run(
-      [&](smp::comm::Mpi& world) { with_type(options, [&]<class T>(T) { train<T>(world, options, *text, begin); }); });
+  mpi.run([&](smp::comm::Mpi& world) { train(smp::comm::Any(world), "mpi", options, *text, begin); });
   return 0;
 }
 #endif
@@ -138,7 +137,9 @@ int main(int argc, char** argv) {
 #endif
     check(options);
     const Text text(options);
-    with_type(options, [&]<class T>(T) { train<T>(options, text, begin); });
+    smp::comm::launch(options.ranks, [&](smp::comm::Threads& world) {
+      train(smp::comm::Any(world), "threads", options, text, begin);
+    });
   });
   return refused != 0 ? refused : code;
 }

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <smp/comm/launch.hpp>
+#include <smp/comm/any.hpp>
 #include <smp/comm/objects.hpp>
 #include <smp/device/gemm_threads.hpp>
 #include <smp/io/parameters.hpp>
@@ -46,14 +46,13 @@ inline smp::optim::Any make_optimizer(const Options& o) {
 /// The training run on one rank.
 /// @tparam T of values and gradients
 /// @tparam At how hidden states are distributed over the tensor-parallel ranks
-/// @tparam Comm of the world
-template <class T, class At, class Comm>
+template <class T, class At>
 class Run {
-  using Worker = smp::Worker<Comm, smp::DynamicTopology>;
+  using Worker = smp::Worker<smp::comm::Any, smp::DynamicTopology>;
 
  public:
   /// Initial values, and the files that will be written: who cannot write them finds out now.
-  Run(Comm world, const Options& options, const Text& text)
+  Run(smp::comm::Any world, const Options& options, const Text& text)
       : options_(options),
         text_(text),
         worker_(world, topology(world.size(), options.tp), static_cast<std::uint64_t>(options.seed)),
@@ -238,7 +237,7 @@ class Run {
   const Text& text_;
   Worker worker_;
   typename Worker::Context context_;
-  smp::comm::Counted<Comm>& tp_;
+  smp::comm::Counted<smp::comm::Any>& tp_;
   smp::nn::VocabularyCrossEntropy<T> loss_;
   smp::DataParallel<Gpt<T, At>, smp::optim::Any> trainer_;
   Log log_;
@@ -246,25 +245,12 @@ class Run {
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step
 };
 
-/// The run of the calling rank, with hidden states as --tp-layout says.
-template <class T, class Comm>
-void run_rank(Comm& world, const Options& options, const Text& text, const char* transport, Clock::time_point begin) {
+template <class T>
+void train(smp::comm::Any world, const std::string& transport, const Options& options, const Text& text,
+           Clock::time_point begin) {
   if (options.tp_layout == "memory") {
-    Run<T, smp::Shard<smp::Dim::sequence>, Comm>(world, options, text).all(transport, begin);
+    Run<T, smp::Shard<smp::Dim::sequence>>(std::move(world), options, text).all(transport, begin);
   } else {
-    Run<T, smp::Invariant, Comm>(world, options, text).all(transport, begin);
+    Run<T, smp::Invariant>(std::move(world), options, text).all(transport, begin);
   }
 }
-
-template <class T>
-void train(const Options& options, const Text& text, Clock::time_point begin) {
-  smp::comm::launch(options.ranks,
-                    [&](smp::comm::Threads& world) { run_rank<T>(world, options, text, "threads", begin); });
-}
-
-#if USE_MPI
-template <class T>
-void train(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin) {
-  run_rank<T>(world, options, text, "mpi", begin);
-}
-#endif

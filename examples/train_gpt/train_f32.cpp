@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-template void train<float>(const Options& options, const Text& text, Clock::time_point begin);
-#if USE_MPI
-template void train<float>(smp::comm::Mpi& world, const Options& options, const Text& text, Clock::time_point begin);
-#endif
+template void train<float>(smp::comm::Any world, const std::string& transport, const Options& options, const Text& text,
+                           Clock::time_point begin);
