@@ -1,7 +1,7 @@
 // expect-error: smp::Move: there is no such move: a whole value does not become summands
-#include <smp/context.hpp>
 #include <smp/comm/groups.hpp>
 #include <smp/comm/self.hpp>
+#include <smp/context.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/parallel/move.hpp>
 

@@ -120,7 +120,7 @@ void same(const Found& one, const Found& many) {
 TEST_CASE("a tied language model with dropout: loss and gradients do not depend on degree or layout") {
   const Found one = run<smp::Invariant>(1);
   CHECK(one.gradients.size() == 2 + 2 * 12 + 2);  // tied: one matrix for embedding and head
-  for (const int ranks : {2, 3, 4}) {  // 13 tokens divide by none of them
+  for (const int ranks : {2, 3, 4}) {             // 13 tokens divide by none of them
     CAPTURE(ranks);
     const Found speed = run<smp::Invariant>(ranks);
     same(one, speed);

@@ -53,9 +53,9 @@ struct AfterT<M, Traits> {
 
 /// The rule of a module that is left whole, if it has none.
 struct WholeRule {
-  using input = Invariant;  ///< as it arrives
-  using output = Partial;   ///< ends as it begins
-  static constexpr auto cuts() { return smp::cuts(); }
+  using input = Invariant;                              ///< as it arrives
+  using output = Partial;                               ///< ends as it begins
+  static constexpr auto cuts() { return smp::cuts(); }  ///< none
 };
 /// The rule by which `M` is cut, if it is.
 template <class M, Split S, int Enabled>
