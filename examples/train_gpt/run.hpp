@@ -110,7 +110,7 @@ class Run {
   /// Step `s` of --steps, the first is 1.
   StepReport step(int s) {
     const auto begin = Clock::now();
-    const auto before = worker_.counters().rows();
+    const auto before = s == options_.steps ? worker_.counters().rows() : std::vector<smp::comm::Counters::Row>();
     const int samples = options_.samples_at_once() * options_.microbatches;  // of a pass
     double sum = 0;
     double weight = 0;
@@ -162,8 +162,8 @@ class Run {
       targets.data()[i] = inside ? tokens[place + 1] : loss_.ignored;
     }
     const std::size_t at_once = static_cast<std::size_t>(options_.samples_at_once());
-    return smp::evaluate(context_, trainer_, loss_, inputs, targets,
-                         static_cast<int>((end - first + at_once - 1) / at_once), smp::CountTargets{})
+    const std::size_t parts = std::max<std::size_t>(1, (end - first + at_once - 1) / at_once);  // 1 without windows
+    return smp::evaluate(context_, trainer_, loss_, inputs, targets, static_cast<int>(parts), smp::CountTargets{})
         .mean();
   }
 

@@ -250,6 +250,7 @@ check(recomputed["peak_bytes"]["activation"] < plain["peak_bytes"]["activation"]
 fails("smp: --batch is 8, but must be a multiple of ranks x --microbatches x --accumulation = 3 x 1 x 1 = 3", ranks=3)
 for ranks in 2, 4:
     agrees_on_ranks(logged(dropout=0.3, ranks=ranks), (plain_steps, plain), ranks, "threads")
+agrees_on_ranks(logged(ranks=4, heldout=0.02), logged(heldout=0.02), 4, "threads")  # two windows for four ranks
 bucketed_steps, bucketed, _ = logged(dropout=0.3, ranks=2, microbatches=2, bucket_mib=1 / 1024)
 agrees_on_ranks((bucketed_steps, bucketed, ""), (plain_steps, plain), 2, "threads")
 check(bucketed["calls"]["DP"]["all_reduce"]["gradient"] > 8, "buckets", bucketed["calls"])
