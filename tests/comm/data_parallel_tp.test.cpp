@@ -56,6 +56,7 @@ struct Trained {
 template <class At, class Topo>
 Trained train(World world, const Topo& topology, bool prescaled) {
   smp::Worker worker(std::move(world), topology, 3);
+  if (prescaled) worker.overlap_communication();  // beside the reductions of gradients, which are beside it, too
   auto ctx = worker.context();
   auto& tp = worker.groups()[smp::Group::tp];
   auto& rdp = worker.groups()[smp::Group::rdp];

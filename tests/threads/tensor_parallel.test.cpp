@@ -119,6 +119,26 @@ TEST_CASE("attention with few heads of keys and values, and to another state, in
   }
 }
 
+TEST_CASE("embeddings by numbers and by vocabulary, and the head; masks of keys") {
+  using Embedding = smp::nn::Embedding<double, smp::nn::Tie::none>;
+  using Head = smp::nn::LmHead<double, smp::nn::Tie::none>;
+  using Masked = smp::nn::Attention<double, smp::nn::KeyMask::given>;
+  using MaskedCross = smp::nn::CrossAttention<double, smp::nn::KeyMask::given>;
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    holds(check_parts<Embedding, Split::columns>(Embedding(8, 12), {2, 12}, ranks));
+    for (const std::int64_t vocabulary : {8, 13}) {  // 13 divides by none
+      holds(check_parts<Embedding, Split::rows>(Embedding(vocabulary, 12), {2, 12}, ranks));
+      holds(check_parts<Embedding, Split::rows, Rows>(Embedding(vocabulary, 12), {2, 12}, ranks));
+    }
+    holds(check_parts<Head>(Head(12, 24), {2, 12, 12}, ranks));
+    holds(check_parts<Head, Split::usual, Rows>(Head(12, 24), {2, 12, 12}, ranks));
+    const std::vector<Shape> masked{{2, 12, 24}, {2, 12}}, crossed{{2, 12, 48}, {2, 24, 5}, {2, 24}};
+    holds(check_parts<Masked, Split::usual, Rows>(Masked(24, 12), masked, ranks));
+    holds(check_parts<MaskedCross, Split::usual, Rows>(MaskedCross(48, 24, 12, {}, 5), crossed, ranks));
+  }
+}
+
 TEST_CASE("a user's own layer is cut by a rule of a few lines") {
   for (const int ranks : {2, 3, 4}) holds(check_parts(Gated(6, 12), {2, 12, 6}, ranks));
 }

@@ -121,7 +121,8 @@ std::string order(Mode mode, bool beside) {
 
 /// Everything that backward of a module gives on two ranks, in bits.
 template <class M, class At>
-std::vector<double> results(const M& module, const std::vector<Shape>& shapes, Mode mode, bool beside) {
+std::vector<double> results(const M& module, const std::vector<Shape>& shapes, Mode mode, bool beside,
+                            bool split = false) {
   std::vector<double> all;
   smp::comm::launch(2, [&](smp::comm::Threads& world) {
     smp::Worker worker(world, smp::Topology<smp::Degrees{.tp = 2}>(), 1, mode);
@@ -137,7 +138,8 @@ std::vector<double> results(const M& module, const std::vector<Shape>& shapes, M
       const auto y = rank.model.forward(ctx, smp::moved<At>(ctx, x), saved);
       ctx.stream().synchronize();  // what comes next is filled by the host
       const Tensor64 dy = smp::testing::numbers(ctx.memory(), y.local.shape(), 2);
-      const auto dx = rank.model.backward(ctx, {dy}, saved);
+      const auto dx = split ? rank.model.backward_input(ctx, {dy}, saved) : rank.model.backward(ctx, {dy}, saved);
+      if (split) rank.model.backward_params(ctx, saved);
       saved = {};
       ctx.stream().synchronize();
       if (world.rank() != 0) continue;
@@ -164,12 +166,16 @@ TEST_CASE("the sum begins after the input's gradient, lets the parameters' pass,
   }
 }
 
-TEST_CASE("the bits are those without a second stream, in both layouts, for one state and for two") {
+TEST_CASE(
+    "the bits are those without a second stream, and of backward in two parts, in both layouts, for one state and for "
+    "two") {
   const smp::nn::Mlp<double> mlp(12);
   const smp::nn::CrossAttention<double> cross(12, 4, 2, {}, 6);
   for (const Mode mode : {Mode::at_once, Mode::worker}) {
     const auto same = [&]<class At, class M>(const M& module, const std::vector<Shape>& shapes) {
-      return results<M, At>(module, shapes, mode, true) == results<M, At>(module, shapes, mode, false);
+      const auto plain = results<M, At>(module, shapes, mode, false);
+      return results<M, At>(module, shapes, mode, true) == plain &&
+             results<M, At>(module, shapes, mode, false, true) == plain;
     };
     CHECK(same.operator()<smp::Invariant>(mlp, {{2, 4, 12}}));
     CHECK(same.operator()<Rows>(mlp, {{2, 4, 12}}));

@@ -111,6 +111,33 @@ TEST_CASE("in memory, what a layer keeps falls by the number of ranks, within 2 
   }
 }
 
+TEST_CASE("parameters of a layer fall by the number of ranks, but for norms and the biases after the sums") {
+  using Grouped = smp::TensorParallel<GroupedAttention<double>, smp::Split::usual, Rows>;
+  using Feed = smp::TensorParallel<Mlp<double>, smp::Split::usual, Rows>;
+  using Block = TransformerBlock<double, KeyMask::none, Grouped, Feed>;
+  const auto numbers = [](int ranks, std::string& whole) {
+    Block block(width, Grouped(GroupedAttention<double>(width, 24, 12), 0, ranks), Feed(Mlp<double>(width), 0, ranks));
+    smp::Layout layout(block);
+    std::size_t sum = 0;
+    for (const smp::Block& b : layout.blocks()) {
+      for (const auto& s : b.segments) {
+        sum += s.end - s.begin;
+        if (s.declaration->cut().parts == 1) whole += s.name + " ";
+      }
+    }
+    return sum;
+  };
+  std::string names, none;
+  const std::size_t all = numbers(1, none);
+  constexpr std::size_t h = width, uncut = 4 * h + 2 * h;
+  CHECK(all == (h * h + h) + (h * h + h) + (h * h + h) + (4 * h * h + 4 * h) + (4 * h * h + h) + 4 * h);
+  for (const int ranks : {2, 3, 4}) {
+    names.clear();
+    CHECK(numbers(ranks, names) == (all - uncut) / static_cast<std::size_t>(ranks) + uncut);
+    CHECK(names == "ln_1.weight ln_1.bias attn.c_proj.bias ln_2.weight ln_2.bias mlp.c_proj.bias ");
+  }
+}
+
 TEST_CASE("one rank sends nothing") {
   const Found one = run<smp::Invariant>(1), rows = run<Rows>(1);
   CHECK(one.forward.calls.empty());

@@ -12,6 +12,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,12 +41,16 @@ using Results = std::map<std::string, std::vector<double>>;
   return t;
 }
 
-/// A value of type `X`: a tensor of numbers of the first shape, or a tuple of such tensors, one for each shape.
-/// `stream` is that of the first.
+/// A value of type `X`: a tensor of numbers of the first shape, or ids from 0 to 7, or a tuple of such tensors, one for
+/// each shape. `stream` is that of the first.
 template <class X>
 [[nodiscard]] X numbers_like(Memory& memory, const std::vector<Shape>& shapes, std::uint64_t stream) {
   if constexpr (is_dist<X>) {
     return {numbers(memory, shapes.at(0), stream)};
+  } else if constexpr (std::is_same_v<X, Ids>) {
+    Ids ids(memory, shapes.at(0));
+    for (std::size_t i = 0; i < ids.size(); ++i) ids.data()[i] = static_cast<std::int32_t>((5 * i + stream) % 8);
+    return ids;
   } else if constexpr (TensorLike<X>) {
     return numbers(memory, shapes.at(0), stream);
   } else {
@@ -59,7 +64,9 @@ template <class X>
 template <class X>
 [[nodiscard]] std::vector<double> all_numbers(const X& value) {
   std::vector<double> all;
-  for_each_tensor(value, [&](const Tensor64& t) { all.insert(all.end(), t.begin(), t.end()); });
+  for_each_tensor(value, [&]<class T>(const T& t) {
+    if constexpr (std::is_same_v<T, Tensor64>) all.insert(all.end(), t.begin(), t.end());
+  });
   return all;
 }
 
@@ -84,8 +91,8 @@ template <class M>
 }
 
 /// How far the parts of a module are from the whole: relative to the largest number of the same tensor.
-/// @param module with parameters and activations in double precision; Input is one tensor or a tuple of tensors, Output
-/// one tensor
+/// @param module with parameters and activations in double precision; Input is one tensor or a tuple of tensors, of
+/// numbers or ids; Output one tensor
 /// @param inputs a shape for each tensor, that can be cut into `ranks` slices in the ways of the rule
 /// @return the largest difference, and where it is: output, input gradient, or a parameter's gradient
 template <class M, Split S = Split::usual, DistributionTag At = Invariant>
