@@ -13,7 +13,8 @@ import tempfile
 
 INCLUDE = pathlib.Path(sys.argv[1])
 COMPILE = sys.argv[2:]
-HEADERS = ("smp/parallel/tensor_parallel.hpp", "smp/nn/distributed_layer_norm.hpp")
+HEADERS = ("smp/parallel/tensor_parallel.hpp", "smp/nn/distributed_layer_norm.hpp",
+           "smp/nn/vocabulary_cross_entropy.hpp")
 LEAST = 8
 
 MODELS = r"""
@@ -22,6 +23,7 @@ MODELS = r"""
 #include <smp/context.hpp>
 #include <smp/nn/distributed_layer_norm.hpp>
 #include <smp/nn/tensor_parallel.hpp>
+#include <smp/nn/vocabulary_cross_entropy.hpp>
 
 using smp::Split, smp::Invariant;
 using Rows = smp::Shard<smp::Dim::sequence>;
@@ -32,7 +34,7 @@ void use(Context& ctx, M& m, const typename M::Input& x, const smp::GradOf<typen
   typename M::Saved saved{};
   (void)m.forward(ctx, x, saved);
   (void)m.backward(ctx, dy, saved);
-  (void)m.backward_input(ctx, dy, saved);
+  (void)smp::backward_input(m, ctx, dy, saved);
 }
 template <class M, Split S, class At>
 void use_cut(Context& ctx) {
@@ -44,6 +46,7 @@ void all(Context& ctx) {
   use_cut<smp::nn::Mlp<>, Split::usual, Rows>(ctx);
   use_cut<smp::nn::Linear<>, Split::columns, Invariant>(ctx);
   use<smp::nn::DistributedLayerNorm<>>(ctx, *static_cast<smp::nn::DistributedLayerNorm<>*>(nullptr), {}, {});
+  use<smp::nn::VocabularyCrossEntropy<>>(ctx, *static_cast<smp::nn::VocabularyCrossEntropy<>*>(nullptr), {}, {});
 }
 """
 

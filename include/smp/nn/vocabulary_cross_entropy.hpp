@@ -71,12 +71,12 @@ struct VocabularyCrossEntropy {
     ctx.stream().enqueue([rows, classes, first, skip = ignored, p = logits.data(), t = targets.data(),
                           m = std::as_const(most).data(),
                           s = sums.local.data()] { sums_of_rows(rows, classes, first, skip, p, t, m, s); });
-    if (tp.size() > 1) tp.all_reduce(ctx.stream(), sums.local, sums.local, sum, Purpose::loss);
+    const Dist<TensorOf<T>, Invariant> totals = move_to<Invariant>(ctx, std::move(sums), ctx.stream(), Purpose::loss);
 
     TensorOf<T> loss(ctx.memory(), {});
     saved = {logits, targets, TensorOf<T>(ctx.memory(), {2 * rows + 1}), first};
     ctx.stream().enqueue([rows, skip = ignored, t = targets.data(), m = std::as_const(most).data(),
-                          s = std::as_const(sums).local.data(), keep = saved.statistics.data(),
+                          s = totals.local.data(), keep = saved.statistics.data(),
                           q = loss.data()] { *q = mean_of_rows(rows, skip, t, m, s, keep); });
     return {std::move(loss)};
   }

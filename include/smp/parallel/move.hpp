@@ -260,11 +260,13 @@ class Mover {
 };
 
 /// Moves a value over the tensor-parallel ranks, in a stream of the caller's.
+/// @param purpose what the communication is counted as
 template <DistributionTag To, class Ctx, class T, DistributionTag From, DistributionTag Cp, class Stream>
-[[nodiscard]] Dist<T, To, Cp> move_to(Ctx& ctx, Dist<T, From, Cp> x, Stream& stream) {
+[[nodiscard]] Dist<T, To, Cp> move_to(Ctx& ctx, Dist<T, From, Cp> x, Stream& stream,
+                                      Purpose purpose = Purpose::activation) {
   auto& comm = ctx.groups()[Group::tp];
   using Comm = std::remove_reference_t<decltype(comm)>;
-  const Mover<From, To, T, Stream, Comm> mover(stream, ctx.memory(), comm, Purpose::activation);
+  const Mover<From, To, T, Stream, Comm> mover(stream, ctx.memory(), comm, purpose);
   return {mover(std::move(x.local))};
 }
 /// Moves a value over the tensor-parallel ranks.
