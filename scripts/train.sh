@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small language model on a fresh Debian 12: installs what is missing, builds examples/train_gpt, and lets it learn
 # the King James Bible, or a text of yours, on every core. Ends with the loss on a tenth of the text that it has not seen,
-# a sample of what it writes, and the loss curve as a picture: about eight minutes on 2 cores.
+# a sample of what it writes, and the loss curve as a picture, in less than ten minutes on 2 cores.
 #   scripts/train.sh [FILE]
 set -euo pipefail
 (($# <= 1)) && [[ ${1:-} != -* ]] || { echo "usage: scripts/train.sh [FILE]" >&2; exit 2; }
