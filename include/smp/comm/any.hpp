@@ -20,8 +20,8 @@ namespace smp::comm {
 class Any : public Operations<Any, HostStream> {
  public:
   /// Around `communicator`.
-  template <HostCommunicator C>
-    requires(!std::same_as<C, Any> && std::same_as<typename C::Stream, HostStream>)
+  template <class C>
+    requires(!std::same_as<C, Any> && HostCommunicator<C> && std::same_as<typename C::Stream, HostStream>)
   explicit Any(C communicator) : held_(std::make_shared<Holder<C>>(std::move(communicator))) {}
 
   /// The group, and this rank's place in it.
