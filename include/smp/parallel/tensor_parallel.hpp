@@ -171,14 +171,12 @@ class TensorParallel {
   /// Calls `f(module, around)` for the part, and for what is applied after the sum.
   template <class F>
   void parts(F&& f) {
-    if constexpr (Enabled != 1) {
-      if (!enabled()) {
-        f(part_, Around<Tags<Where>>{});
-        return;
-      }
+    if (!enabled()) {
+      if constexpr (Enabled != 1) f(part_, Around<Tags<Where>>{});
+    } else if constexpr (Enabled != 0) {
+      f(part_, AroundPart<Tags<In>>{});
+      f(after_, Around<Tags<End>>{});
     }
-    f(part_, AroundPart<Tags<In>>{});
-    f(after_, Around<Tags<End>>{});
   }
   /// This rank's part.
   [[nodiscard]] M& part() noexcept { return part_; }
@@ -191,37 +189,42 @@ class TensorParallel {
   template <class Ctx>
   Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
     static_assert(expect_module<M, Ctx>());
-    if constexpr (Enabled != 1) {
-      if (!enabled()) return moved<End>(ctx, Whole::forward(part_, ctx, moved<Where>(ctx, x), saved.part));
+    if constexpr (Enabled == 0) {
+      return forward_whole(ctx, x, saved);
+    } else {
+      if constexpr (Enabled == dynamic) {
+        if (!enabled_) return forward_whole(ctx, x, saved);
+      }
+      const PartInput whole = moved<In>(ctx, x);
+      PartOutput y = spread<PartOutput>(part_.forward(ctx, local<typename M::Input>(whole), saved.part));
+      if constexpr (gathers_again) forget(whole, x, saved);
+      return Last::forward(after_, ctx, moved<End>(ctx, std::move(y)), saved.after);
     }
-    const PartInput whole = moved<In>(ctx, x);
-    PartOutput y = spread<PartOutput>(part_.forward(ctx, local<typename M::Input>(whole), saved.part));
-    if constexpr (gathers_again) forget(whole, x, saved);
-    return Last::forward(after_, ctx, moved<End>(ctx, std::move(y)), saved.after);
   }
   /// The same backward. If the context has a second stream, the gradient of the input is summed over the ranks while
   /// those of the parameters are computed.
   template <class Ctx>
   GradOf<Input> backward(Ctx& ctx, GradOf<Output> dy, Saved& saved) {
-    if constexpr (Enabled != 1) {
-      if (!enabled()) {
-        GradOf<Input> dx = backward_input(ctx, std::move(dy), saved);
-        backward_params(ctx, saved);
-        return dx;
+    if constexpr (Enabled != 0) {
+      if (enabled()) {
+        return moved_beside<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved),
+                                        [&] { backward_params(ctx, saved); });
       }
     }
-    return moved_beside<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved),
-                                    [&] { backward_params(ctx, saved); });
+    GradOf<Input> dx = backward_input(ctx, std::move(dy), saved);
+    backward_params(ctx, saved);
+    return dx;
   }
   /// The first part of backward.
   GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    if constexpr (Enabled != 1) {
-      if (!enabled()) {
-        auto d = moved<GradOn<Where>>(ctx, std::move(dy));
-        return moved<GradOn<At>>(ctx, Whole::backward_input(part_, ctx, std::move(d), saved.part));
+    if constexpr (Enabled == 0) {
+      return backward_whole(ctx, std::move(dy), saved);
+    } else {
+      if constexpr (Enabled == dynamic) {
+        if (!enabled_) return backward_whole(ctx, std::move(dy), saved);
       }
+      return moved<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved));
     }
-    return moved<GradOn<At>>(ctx, gradient_of_part(ctx, std::move(dy), saved));
   }
   /// The second part of backward.
   void backward_params(auto& ctx, Saved& saved) {
@@ -243,6 +246,14 @@ class TensorParallel {
     } else {
       return After{};
     }
+  }
+
+  Output forward_whole(auto& ctx, const Input& x, Saved& saved) const {
+    return moved<End>(ctx, Whole::forward(part_, ctx, moved<Where>(ctx, x), saved.part));
+  }
+  GradOf<Input> backward_whole(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    auto d = moved<GradOn<Where>>(ctx, std::move(dy));
+    return moved<GradOn<At>>(ctx, Whole::backward_input(part_, ctx, std::move(d), saved.part));
   }
 
   /// The gradient of what the part takes, before it is moved.
