@@ -111,6 +111,29 @@ TEST_CASE("in memory, what a layer keeps falls by the number of ranks, within 2 
   }
 }
 
+TEST_CASE("attention to another state keeps slices of both states, and gathers both again") {
+  const auto kept = [](int ranks) {
+    std::size_t bytes = 0;
+    smp::comm::launch(ranks, [&](smp::comm::Threads& world) {
+      using Cross = smp::TensorParallel<CrossAttention<double>, smp::Split::usual, Rows>;
+      smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(ranks, {.tp = ranks})), 1);
+      auto ctx = worker.context();
+      smp::testing::OneRank<Cross> rank(Cross(CrossAttention<double>(24, 12, 12, {}, 8), world.rank(), ranks));
+      const Cross::Input x{{smp::testing::numbers(ctx.memory(), {2, 12 / ranks, 24}, 1)},
+                           {smp::testing::numbers(ctx.memory(), {2, 24 / ranks, 8}, 2)}};
+      Cross::Saved saved{};
+      const auto y = rank.model.forward(ctx, x, saved);
+      if (world.rank() == 0) bytes = ctx.memory()[smp::MemoryUse::activation].live - y.local.size() * 8;
+      (void)rank.model.backward(ctx, y, saved);
+      const auto count = worker.counters().get("TP", Operation::all_gather, smp::Purpose::activation);
+      CHECK(count.calls == (ranks > 1 ? 2 + 1 + 2 : 0));  // forward; the output's gradient; both states again
+    });
+    return bytes;
+  };
+  CHECK(kept(1) == 8 * (2 * (12 * 24 + 24 * 8 + 12 * 24 + 24 * 48 + 12 * 24) + 2 * 12 * 12 * 24));
+  for (const int ranks : {2, 3, 4}) CHECK(kept(ranks) * static_cast<std::size_t>(ranks) == kept(1));
+}
+
 TEST_CASE("parameters of a layer fall by the number of ranks, but for norms and the biases after the sums") {
   using Grouped = smp::TensorParallel<GroupedAttention<double>, smp::Split::usual, Rows>;
   using Feed = smp::TensorParallel<Mlp<double>, smp::Split::usual, Rows>;
