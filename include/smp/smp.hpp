@@ -6,6 +6,7 @@
 
 #include <smp/batch_plan.hpp>
 #include <smp/comm/agreement.hpp>
+#include <smp/comm/any.hpp>
 #include <smp/comm/call.hpp>
 #include <smp/comm/checked.hpp>
 #include <smp/comm/chunks.hpp>

@@ -1,6 +1,6 @@
 // Over a slow network the gradients of a layer travel while those below are computed: the time of a step is that of the
-// longer of the two and of the last bucket; without overlap it is their sum. A matter of time, so only when the long tests
-// are asked for; the order of events is tested in unit/data_parallel.
+// longer of the two and of the last bucket; without overlap it is their sum. A matter of time, so only when the long
+// tests are asked for; the order of events is tested in unit/data_parallel.
 #include <algorithm>
 #include <chrono>
 #include <concepts>
