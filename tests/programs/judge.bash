@@ -9,11 +9,35 @@ failures=0
 # a little longer.
 watch() {
   {
-    local code=0
-    timeout -k 5 60 "$@" 2>&1 || code=$?
+    local code=0 launcher
+    timeout -k 5 60 "$@" 2>&1 &
+    launcher=$!
+    end_stuck "$launcher" &
+    wait "$launcher" || code=$?
     echo "exit status $code"
   } | timeout 75 bash -c 'while IFS= read -r line; do printf "%s %s\n" "$EPOCHREALTIME" "$line"; done' >"$log" || true
   read -r end status < <(awk '$2 == "exit" && $3 == "status" { print $1, $4 }' "$log")
+}
+
+# end_stuck LAUNCHER: the launcher of Open MPI 4 can wait for ever when two ranks have failed at once while a third was
+# finalising, though all three are gone. What is judged is the ranks: two seconds after the last of them the launcher is
+# ended.
+end_stuck() {
+  local pids alive gone=0 pid
+  while kill -0 "$1" 2>/dev/null; do
+    sleep 0.5
+    mapfile -t pids < <(awk '/ rank [0-9]+ is process / { print $NF }' "$log")
+    ((${#pids[@]} > 0)) || continue
+    alive=0
+    for pid in "${pids[@]}"; do
+      if [[ -r /proc/$pid/status ]] && ! grep -q '^State:.*Z' "/proc/$pid/status" 2>/dev/null; then alive=1; fi
+    done
+    gone=$((alive ? 0 : gone + 1))
+    if ((gone >= 4)); then
+      pkill -KILL -P "$1" || true
+      return
+    fi
+  done
 }
 
 # wrong TEXT: the case under test has failed
