@@ -51,7 +51,7 @@ inline void deviate(const std::string& deviation) {
   } else if (deviation == "exit") {
     std::exit(0);
   } else if (deviation == "compute") {
-    std::this_thread::sleep_for(timeout * 9 / 10);
+    std::this_thread::sleep_for(timeout * 3 / 4);
   } else {
     throw std::invalid_argument("unknown deviation " + deviation);
   }
