@@ -124,7 +124,8 @@ template <class Loss>
   return Group::dp;
 }
 
-/// The samples of all tensor-parallel ranks, one rank's after the other's.
+/// The samples of all tensor-parallel ranks, one rank's after the other's. Waits for them: the host reads targets, to
+/// count and to check them.
 template <class Ctx, class V>
 [[nodiscard]] V gathered_over_tp(Ctx& ctx, const V& batch) {
   auto& tp = ctx.groups()[Group::tp];
@@ -135,6 +136,7 @@ template <class Ctx, class V>
     tensor = TensorTraits<T>::make(ctx.memory(), shape.with(0, shape[0] * tp.size()));
     tp.all_gather(ctx.stream(), TensorTraits<T>::data(own), TensorTraits<T>::data(tensor), Purpose::activation);
   });
+  ctx.stream().synchronize();
   return all;
 }
 
