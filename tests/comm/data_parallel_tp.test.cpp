@@ -55,7 +55,10 @@ struct Trained {
 /// Three steps; every rank reads its samples of the same global batch.
 template <class At, class Topo>
 Trained train(World world, const Topo& topology, bool prescaled) {
-  smp::Worker worker(std::move(world), topology, 3);
+  // Own samples are gathered: with a worker the host must not read them before they are there.
+  const bool ahead = !prescaled && smp::comm::works_in_any_thread(world);
+  smp::Worker worker(std::move(world), topology, 3,
+                     ahead ? smp::HostStream::Mode::worker : smp::HostStream::Mode::at_once);
   if (prescaled) worker.overlap_communication();  // beside the reductions of gradients, which are beside it, too
   auto ctx = worker.context();
   auto& tp = worker.groups()[smp::Group::tp];
