@@ -86,7 +86,7 @@ class Run {
     if (!heldout) heldout = heldout_loss();
     Summary summary{transport, worker_.topology().degrees(), reports(), heldout, "", 0};
     smp::io::Sha256 digest;
-    smp::io::for_each_whole<T>(trainer_.layout(), tp_, [&](const std::string&, std::span<const T> values) {
+    smp::io::for_each_whole<T>(context_, trainer_, [&](const std::string&, std::span<const T> values) {
       if (file_) file_->append(std::as_bytes(values));
       if (speaks()) digest.update(std::as_bytes(values));
     });

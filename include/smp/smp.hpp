@@ -97,6 +97,7 @@
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/residual.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/parallel/strategy.hpp>
 #include <smp/parallel/tensor_parallel.hpp>
 #include <smp/parameter.hpp>
 #include <smp/pipeline/check.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An optimizer that updates values of one type only.
-// expect-error: smp::DataParallel: the second argument is no optimizer; it needs 'int states() const'
+// expect-error: smp: the second argument of a strategy is no optimizer; it needs 'int states() const'
 #include <smp/nn/linear.hpp>
 #include <smp/parallel/data_parallel.hpp>
 

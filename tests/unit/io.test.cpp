@@ -117,6 +117,25 @@ TEST_CASE("what cannot be a file is said at once") {
                        smp::ConfigError);
 }
 
+/// Every parameter is here.
+struct Placed {
+  smp::Layout* model;
+  smp::Layout& layout() { return *model; }
+  template <class Ctx, class F>
+  void with_values(Ctx&, smp::Block& block, F&& f) {
+    f(block);
+  }
+};
+
+/// Every group has one rank.
+struct OneRank {
+  struct Groups {
+    smp::comm::Self self;
+    smp::comm::Self& operator[](smp::Group) { return self; }
+  } all;
+  Groups& groups() { return all; }
+};
+
 TEST_CASE("parameters are in the order of their paths, tied ones once") {
   Tiny model;
   smp::Layout layout(model);
@@ -127,10 +146,11 @@ TEST_CASE("parameters are in the order of their paths, tied ones once") {
     for (double& v : values) v = next++;
     block.value = values.data();
   }
-  smp::comm::Self self;
+  OneRank ctx;
+  Placed strategy{&layout};
   std::vector<std::string> names;
   std::vector<double> in_order;
-  smp::io::for_each_whole<double>(layout, self, [&](const std::string& name, std::span<const double> values) {
+  smp::io::for_each_whole<double>(ctx, strategy, [&](const std::string& name, std::span<const double> values) {
     names.push_back(name);
     in_order.insert(in_order.end(), values.begin(), values.end());
   });
@@ -142,8 +162,7 @@ TEST_CASE("parameters are in the order of their paths, tied ones once") {
   CHECK(std::vector<double>(in_order.begin(), in_order.begin() + 2) == std::vector<double>{3, 4});
   CHECK(std::vector<double>(in_order.end() - 2, in_order.end()) == std::vector<double>{1, 2});
 
-  layout.blocks().front().value = nullptr;
-  CHECK_THROWS_AS(smp::io::for_each_whole<double>(layout, self, [](auto&&...) {}), smp::ConfigError);
+  CHECK_THROWS_AS(smp::io::for_each_whole<float>(ctx, strategy, [](auto&&...) {}), smp::ConfigError);
 }
 
 TEST_CASE("a parameter of which the ranks have parts is put together, whatever the cut") {

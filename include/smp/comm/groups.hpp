@@ -4,6 +4,9 @@
 /// @file
 /// A communicator for each kind of group of a topology, all made at once, in an order that every rank shares.
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +15,22 @@
 #include <smp/topology.hpp>
 
 namespace smp::comm {
+
+/// What a stream beside the computation does: reduces gradients, sums what has been reduced over the replicas, or
+/// gathers parameters ahead of their use.
+enum class Lane : unsigned char { reduce, replicate, gather };
+
+/// Who communicates beside the computation, and in which groups.
+inline constexpr std::array<std::pair<Lane, Group>, 10> lane_groups{{{Lane::reduce, Group::rdp},
+                                                                     {Lane::reduce, Group::dp},
+                                                                     {Lane::reduce, Group::shard},
+                                                                     {Lane::replicate, Group::tp},
+                                                                     {Lane::replicate, Group::rdp},
+                                                                     {Lane::replicate, Group::dp},
+                                                                     {Lane::replicate, Group::replica},
+                                                                     {Lane::gather, Group::rdp},
+                                                                     {Lane::gather, Group::dp},
+                                                                     {Lane::gather, Group::shard}}};
 
 /// The groups that one rank is in.
 template <Communicator C>
@@ -28,14 +47,18 @@ class Groups {
     }
     parts_.reserve(all_groups.size());
     for (const Group kind : all_groups) parts_.push_back(make(world, topology, kind));
-    beside_.reserve(2);
-    for (const Group kind : {Group::rdp, Group::dp}) beside_.push_back(make(world, topology, kind));
+    lanes_.reserve(lane_groups.size());
+    for (const auto& [lane, kind] : lane_groups) lanes_.push_back(make(world, topology, kind));
   }
 
   /// The group of this kind that this rank is in.
   [[nodiscard]] C& operator[](Group kind) noexcept { return parts_[static_cast<std::size_t>(kind)]; }
-  /// The same ranks as the RDP or the DP group for what runs beside the computation: two streams share no communicator.
-  [[nodiscard]] C& beside(Group kind) noexcept { return beside_[kind == Group::rdp ? 0 : 1]; }
+  /// The same ranks as `(*this)[kind]` for a stream beside the computation: two streams share no communicator.
+  /// @pre `lane_groups` has the pair
+  [[nodiscard]] C& beside(Lane lane, Group kind) noexcept {
+    const auto place = std::find(lane_groups.begin(), lane_groups.end(), std::pair(lane, kind)) - lane_groups.begin();
+    return lanes_[static_cast<std::size_t>(place)];
+  }
 
  private:
   template <class Topo>
@@ -51,7 +74,7 @@ class Groups {
   }
 
   std::vector<C> parts_;
-  std::vector<C> beside_;
+  std::vector<C> lanes_;
 };
 
 }  // namespace smp::comm

@@ -17,14 +17,15 @@
 #include <smp/io/safetensors.hpp>
 #include <smp/layout.hpp>
 #include <smp/parameter.hpp>
+#include <smp/topology.hpp>
 
 namespace smp::io {
 
 /// The parameters of `layout` in the order of their names' bytes, which is the order of a file. Tied parameters are
 /// one.
-[[nodiscard]] inline std::vector<std::pair<const Block*, const Block::Segment*>> in_order(Layout& layout) {
-  std::vector<std::pair<const Block*, const Block::Segment*>> list;
-  for (const Block& block : layout.blocks()) {
+[[nodiscard]] inline std::vector<std::pair<Block*, const Block::Segment*>> in_order(Layout& layout) {
+  std::vector<std::pair<Block*, const Block::Segment*>> list;
+  for (Block& block : layout.blocks()) {
     for (const Block::Segment& s : block.segments) list.emplace_back(&block, &s);
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second->name < b.second->name; });
@@ -62,24 +63,23 @@ template <class T, class Comm>
   return whole;
 }
 
-/// Calls `f(name, values)` for each parameter, whole, in the order of a file. Parts are gathered, one parameter at a
-/// time.
-/// @param group the ranks that have parts: the TP group; all of them call it
-/// @throws ConfigError if a parameter is of another type than `T`, or is not on this rank now
-template <class T, class Comm, class F>
-void for_each_whole(Layout& layout, Comm& group, F&& f) {
-  for (const auto& [block, s] : in_order(layout)) {
+/// Calls `f(name, values)` for each parameter of the model of `strategy`, whole, in the order of a file. What is spread
+/// over ranks is gathered, a block or a parameter at a time. All ranks call it.
+/// @throws ConfigError if a parameter is of another type than `T`
+template <class T, class Ctx, class Strategy, class F>
+void for_each_whole(Ctx& ctx, Strategy& strategy, F&& f) {
+  auto& tp = ctx.groups()[Group::tp];
+  for (const auto& [block, s] : in_order(strategy.layout())) {
     if (block->element_bytes != sizeof(T)) throw ConfigError(s->name + " has values of another type");
-    if (block->value == nullptr && block->size > 0) {
-      throw ConfigError(s->name + " is not on this rank: it must be gathered before it is written");
-    }
-    const std::span<const T> here(static_cast<const T*>(block->value) + s->begin, s->end - s->begin);
-    if (s->declaration->cut().parts > 1) {
-      const std::vector<T> whole = joined(*s->declaration, here, group);
-      f(s->name, std::span<const T>(whole));
-    } else {
-      f(s->name, here);
-    }
+    strategy.with_values(ctx, *block, [&, segment = s](const Block& here) {
+      const std::span<const T> part(static_cast<const T*>(here.value) + segment->begin, segment->end - segment->begin);
+      if (segment->declaration->cut().parts > 1) {
+        const std::vector<T> whole = joined(*segment->declaration, part, tp);
+        f(segment->name, std::span<const T>(whole));
+      } else {
+        f(segment->name, part);
+      }
+    });
   }
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
 #include <smp/parallel/parameter_update.hpp>
-#include <smp/tags.hpp>
+#include <smp/parallel/strategy.hpp>
 #include <smp/topology.hpp>
 
 namespace smp {
@@ -57,62 +58,59 @@ class DataParallelEngine {
       throw ConfigError("DataParallel holds all layers of a model: its topology has pp 1");
     }
     storage_.initialise(ctx.seed());
+    if (options.compare_initial_values) compare(ctx);
     if (options.checked) visibility_.emplace(layout, storage_, ctx.memory());
     if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
       side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
     }
   }
 
-  /// What a context is given for the time of a call. Hears of units.
-  template <class Stream, class Groups>
-  struct Hooks {
-    DataParallelEngine& engine;  ///< who is told
-    Stream& compute;             ///< of the context
-    Groups& groups;              ///< of the context
-    bool training;               ///< a forward will be followed by a backward
-    bool in_backward;            ///< a forward is a repetition
-
-    /// Brings the parameters of a unit.
-    /// @throws Error for a backward after the last one of a step
-    void enter(Unit& unit, Phase phase) {
-      engine.show(compute, unit, phase);
-      if (phase == Phase::forward && training && !in_backward) engine.reduction_.forward(unit);
-      if (completes_gradients(phase) && engine.reduction_.reduced(unit)) {
-        throw Error("a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
-                    "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes "
-                    "of a step but the last");
-      }
+  /// Brings the parameters of a unit.
+  /// @throws Error for a backward after the last one of a step
+  template <class Hooks>
+  void enter(Hooks& hooks, Unit& unit, Phase phase) {
+    show(hooks.compute, unit, phase);
+    if (phase == Phase::forward && hooks.training && !hooks.in_backward) reduction_.forward(unit);
+    if (completes_gradients(phase) && reduction_.reduced(unit)) {
+      throw Error("a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
+                  "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes "
+                  "of a step but the last");
     }
-    /// Takes them away, and reduces what is complete.
-    void leave(Unit& unit, Phase phase, bool last_microbatch) {
-      engine.hide(compute, unit, phase);
-      if (!completes_gradients(phase)) return;
-      engine.reduction_.backward(unit);
-      if (last_microbatch && engine.side_stream_) engine.launch(compute, groups, false);
-    }
-    /// An exception has left the unit.
-    void abandon(Unit& unit, Phase phase) { engine.hide(compute, unit, phase); }
-  };
+  }
+  /// Takes them away, and reduces what is complete.
+  template <class Hooks>
+  void leave(Hooks& hooks, Unit& unit, Phase phase, bool last_microbatch) {
+    hide(hooks.compute, unit, phase);
+    if (!completes_gradients(phase)) return;
+    reduction_.backward(unit);
+    if (last_microbatch && side_stream_) launch(hooks.compute, hooks.groups, false);
+  }
+  /// An exception has left the unit.
+  template <class Hooks>
+  void abandon(Hooks& hooks, Unit& unit, Phase phase) {
+    hide(hooks.compute, unit, phase);
+  }
 
-  /// Runs `f(context)` with hooks, in the root unit.
-  template <class Ctx, class F>
-  decltype(auto) run(Ctx& ctx, Phase phase, F&& f) {
-    using Stream = std::remove_cvref_t<decltype(ctx.stream())>;
-    using Groups = std::remove_cvref_t<decltype(ctx.groups())>;
-    Hooks<Stream, Groups> hooks{*this, ctx.stream(), ctx.groups(), ctx.training, phase != Phase::forward};
-    auto inner = ctx.with(hooks);
-    struct Visible {
+  /// The time of a call of the model; outside of it all parameters are there.
+  [[nodiscard]] auto call() {
+    struct Call {
       DataParallelEngine& engine;
-      explicit Visible(DataParallelEngine& e) : engine(e) {
+      explicit Call(DataParallelEngine& e) : engine(e) {
         if (engine.visibility_) engine.visibility_->hide_all();
       }
-      Visible(const Visible&) = delete;
-      Visible& operator=(const Visible&) = delete;
-      ~Visible() {
+      Call(const Call&) = delete;
+      Call& operator=(const Call&) = delete;
+      ~Call() {
         if (engine.visibility_) engine.storage_.show(engine.layout_);
       }
-    } const outside_of_calls(*this);
-    return inner.unit(&layout_.units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
+    };
+    return Call(*this);
+  }
+  /// Calls `f(block)`; the values are always here.
+  template <class Ctx, class F>
+  void with_values(Ctx& ctx, Block& block, F&& f) {
+    ctx.stream().synchronize();
+    f(block);
   }
 
   /// Reduces what is left, and enqueues the update.
@@ -252,119 +250,31 @@ class DataParallelEngine {
   std::unique_ptr<HostStream> side_stream_;  // reductions beside the computation; ends before what its tasks use
 };
 
-/// A model on every rank of the RDP group. Owns the model, which stays where it is, its parameters, gradients and the
-/// state of the optimizer. A parameter that a step, or a rank, has not used counts with the gradient zero: it is
-/// reduced with the others, and the optimizer treats it like any other (momentum and decay go on), on all ranks alike.
+/// A model on every rank of the RDP group. A parameter that a step, or a rank, has not used counts with the gradient
+/// zero: it is reduced with the others, and the optimizer treats it like any other (momentum and decay go on), on all
+/// ranks alike.
 ///
 ///     smp::DataParallel trainer(ctx, Net{}, smp::optim::AdamW{}, {.clip = 1});
 ///     smp::step(ctx, trainer, loss, inputs, targets);
 ///     const double norm = trainer.step(ctx, learning_rate);
-/// @tparam M a module
-/// @tparam Opt an optimizer of `smp::optim`, or a type of yours with `states()` and `update(range, numbers)`
 template <class M, class Opt = optim::AdamW>
-class DataParallel {
-  static_assert(ModuleTypes<M>,
-                "smp::DataParallel: the model is no module; give it the nested types Input, Output and "
-                "Saved");
-  static_assert(optim::Optimizer<Opt>,
-                "smp::DataParallel: the second argument is no optimizer; it needs 'int states() const' and "
-                "'update(const optim::Range<T>&, const optim::StepNumbers&) const' for T = float and double");
-
+class DataParallel : public Strategy<M, Opt, DataParallelEngine> {
  public:
-  using Input = typename M::Input;    ///< of the model
-  using Output = typename M::Output;  ///< of the model
-  using Saved = typename M::Saved;    ///< of the model
-
-  /// Places the parameters of `model`, with initial values that are a function of the seed and their names. All ranks
-  /// of the group call it with equal models.
-  /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ
+  /// As `Strategy`.
   template <class Ctx>
   DataParallel(Ctx& ctx, M model, Opt optimizer = {}, DataParallelOptions options = {})
-      : model_(std::move(model)),
-        layout_(model_),
-        optimizer_(optimizer),
-        engine_(std::make_unique<DataParallelEngine>(ctx, layout_, optimizer_.states(), is_plain<M>, options)) {
-    if (options.compare_initial_values) engine_->compare(ctx);
-  }
-  DataParallel(const DataParallel&) = delete;
-  DataParallel& operator=(const DataParallel&) = delete;
-
-  /// As the model.
-  template <class Ctx>
-  Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
-    return engine_->run(ctx, Phase::forward, [&]<class Inner>(Inner& inner) {
-      static_assert(expect_module<M, Inner>());
-      return model_.forward(inner, x, saved);
-    });
-  }
-  /// As the model. In the last micro-batch (`ctx.last_microbatch`) gradients are reduced as they are completed.
-  GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    return engine_->run(ctx, Phase::backward,
-                        [&](auto& inner) { return model_.backward(inner, std::move(dy), saved); });
-  }
-  /// The first part of the model's backward.
-  GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    return engine_->run(ctx, Phase::backward_input,
-                        [&](auto& inner) { return smp::backward_input(model_, inner, std::move(dy), saved); });
-  }
-  /// The second part.
-  void backward_params(auto& ctx, Saved& saved) {
-    engine_->run(ctx, Phase::backward_params, [&](auto& inner) { smp::backward_params(model_, inner, saved); });
-  }
-
-  /// Sums gradients over the ranks, clips them, updates the parameters, and sets the gradients to zero. All ranks of
-  /// the group call it. Waits for the update.
-  /// @return the L2 norm of the gradient before it was clipped
-  template <class Ctx>
-  double step(Ctx& ctx, double learning_rate) {
-    update(ctx, learning_rate);
-    ctx.stream().synchronize();
-    return gradient_norm();
-  }
-  /// The same without waiting.
-  template <class Ctx>
-  void update(Ctx& ctx, double learning_rate) {
-    engine_->update(ctx, optimizer_, learning_rate);
-  }
-  /// Forgets the gradients since the last update, after an exception or because they are no good; all ranks do.
-  template <class Ctx>
-  void discard(Ctx& ctx) {
-    engine_->discard(ctx);
-  }
-  /// The norm of the last update, once the stream has come to it.
-  [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
-
-  /// Updates done so far.
-  [[nodiscard]] std::int64_t steps() const noexcept { return engine_->steps(); }
-  /// Goes on after `steps` updates.
-  void set_steps(std::int64_t steps) noexcept { engine_->set_steps(steps); }
-  /// The gradients since the last update are sums over `weight` more samples or tokens (of all ranks), not means: the
-  /// update divides them by all of it.
-  void weigh(double weight) noexcept { engine_->weigh(weight); }
+      : Strategy<M, Opt, DataParallelEngine>(ctx, std::move(model), std::move(optimizer), options) {}
 
   /// Calls `f(name, shape, values, gradients)` for each parameter, with spans of its type; a frozen one has no
   /// gradients. Tied parameters are one. The values may be changed.
   template <class F>
   void for_each_parameter(F&& f) {
-    engine_->storage().for_each_segment([&](const Block::Segment& s, auto values, auto gradients) {
+    this->engine().storage().for_each_segment([&](const Block::Segment& s, auto values, auto gradients) {
       f(std::string_view(s.name), s.declaration->local_shape(), values, gradients);
     });
   }
   /// Number of all-reduces that one update needs.
-  [[nodiscard]] std::size_t buckets() const noexcept { return engine_->reduction().size(); }
-  /// Units and blocks of the model.
-  [[nodiscard]] Layout& layout() noexcept { return layout_; }
-  /// The model.
-  [[nodiscard]] M& module() noexcept { return model_; }
-  /// Room for what one micro-batch saves, for whoever runs one at a time: what it has allocated is kept.
-  [[nodiscard]] Saved& saved() noexcept { return saved_; }
-
- private:
-  M model_;
-  Layout layout_;
-  Opt optimizer_;
-  std::unique_ptr<DataParallelEngine> engine_;
-  Saved saved_{};
+  [[nodiscard]] std::size_t buckets() { return this->engine().reduction().size(); }
 };
 
 }  // namespace smp

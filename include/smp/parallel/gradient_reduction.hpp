@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <smp/comm/call.hpp>
+#include <smp/comm/groups.hpp>
 #include <smp/comm/reduction.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/layout.hpp>
@@ -70,7 +71,7 @@ class GradientReduction {
         reduce.wait(ready_[next_]);
       }
       const Bucket& bucket = buckets_[next_];
-      auto& group = groups.beside(bucket.over_tp ? Group::dp : Group::rdp);
+      auto& group = groups.beside(comm::Lane::reduce, bucket.over_tp ? Group::dp : Group::rdp);
       if (bucket.floats != nullptr) all_reduce(reduce, group, bucket.floats, bucket.size);
       if (bucket.doubles != nullptr) all_reduce(reduce, group, bucket.doubles, bucket.size);
     }

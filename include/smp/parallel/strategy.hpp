@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What all strategies that hold a model's parameters have in common: a model that is run with hooks, and an engine
+/// that knows nothing of its type and hears of units.
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <smp/layout.hpp>
+#include <smp/module.hpp>
+#include <smp/optim/range.hpp>
+#include <smp/tags.hpp>
+
+namespace smp {
+
+/// What a context is given for the time of a call: brings the parameters of units, and takes them away.
+template <class Engine, class Stream, class Groups>
+struct UnitHooks {
+  Engine& engine;    ///< who is told
+  Stream& compute;   ///< of the context
+  Groups& groups;    ///< of the context
+  bool training;     ///< a forward will be followed by a backward
+  bool in_backward;  ///< a forward is a repetition
+
+  /// Before a unit runs.
+  void enter(Unit& unit, Phase phase) { engine.enter(*this, unit, phase); }
+  /// After it has run.
+  void leave(Unit& unit, Phase phase, bool last_microbatch) { engine.leave(*this, unit, phase, last_microbatch); }
+  /// An exception has left it.
+  void abandon(Unit& unit, Phase phase) { engine.abandon(*this, unit, phase); }
+};
+
+/// A model whose parameters an engine holds: the body of `DataParallel`, `ShardedOptimizer` and `Sharded`. Owns the
+/// model, which stays where it is, its parameters, gradients and the state of the optimizer.
+/// @tparam M a module
+/// @tparam Opt an optimizer of `smp::optim`, or a type of yours with `states()` and `update(range, numbers)`
+/// @tparam Engine the strategy: `enter`, `leave`, `abandon` of units, `update` and `discard` at the end of a step
+template <class M, class Opt, class Engine>
+class Strategy {
+  static_assert(ModuleTypes<M>,
+                "smp: the model of a strategy is no module; give it the nested types Input, Output and Saved");
+  static_assert(optim::Optimizer<Opt>,
+                "smp: the second argument of a strategy is no optimizer; it needs 'int states() const' and "
+                "'update(const optim::Range<T>&, const optim::StepNumbers&) const' for T = float and double");
+
+ public:
+  using Input = typename M::Input;    ///< of the model
+  using Output = typename M::Output;  ///< of the model
+  using Saved = typename M::Saved;    ///< of the model
+
+  /// Places the parameters of `model`, with initial values that are a function of the seed and their names. All ranks
+  /// of the group call it with equal models.
+  /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ
+  template <class Ctx, class Options>
+  Strategy(Ctx& ctx, M model, Opt optimizer, const Options& options, LayoutOptions layout = {})
+      : model_(std::move(model)),
+        layout_(model_, layout),
+        optimizer_(optimizer),
+        engine_(std::make_unique<Engine>(ctx, layout_, optimizer_.states(), is_plain<M>, options)) {}
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  /// As the model.
+  template <class Ctx>
+  Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
+    return run(ctx, Phase::forward, [&]<class Inner>(Inner& inner) {
+      static_assert(expect_module<M, Inner>());
+      return model_.forward(inner, x, saved);
+    });
+  }
+  /// As the model. In the last micro-batch (`ctx.last_microbatch`) gradients are reduced as they are completed.
+  GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    return run(ctx, Phase::backward, [&](auto& inner) { return model_.backward(inner, std::move(dy), saved); });
+  }
+  /// The first part of the model's backward.
+  GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
+    return run(ctx, Phase::backward_input,
+               [&](auto& inner) { return smp::backward_input(model_, inner, std::move(dy), saved); });
+  }
+  /// The second part.
+  void backward_params(auto& ctx, Saved& saved) {
+    run(ctx, Phase::backward_params, [&](auto& inner) { smp::backward_params(model_, inner, saved); });
+  }
+
+  /// Runs `f(context)` in the root unit: part of a forward or backward of the model, which hears of its units.
+  template <class Ctx, class F>
+  decltype(auto) run(Ctx& ctx, Phase phase, F&& f) const {
+    using Stream = std::remove_cvref_t<decltype(ctx.stream())>;
+    using Groups = std::remove_cvref_t<decltype(ctx.groups())>;
+    UnitHooks<Engine, Stream, Groups> hooks{*engine_, ctx.stream(), ctx.groups(), ctx.training,
+                                            phase != Phase::forward};
+    auto inner = ctx.with(hooks);
+    const auto call = engine_->call();
+    return inner.unit(&layout_.units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
+  }
+
+  /// Sums gradients over the ranks, clips them, updates the parameters, and sets the gradients to zero. All ranks of
+  /// the group call it. Waits for the update.
+  /// @return the L2 norm of the gradient before it was clipped
+  template <class Ctx>
+  double step(Ctx& ctx, double learning_rate) {
+    update(ctx, learning_rate);
+    ctx.stream().synchronize();
+    return gradient_norm();
+  }
+  /// The same without waiting.
+  template <class Ctx>
+  void update(Ctx& ctx, double learning_rate) {
+    engine_->update(ctx, optimizer_, learning_rate);
+  }
+  /// Forgets the gradients since the last update, after an exception or because they are no good; all ranks do.
+  template <class Ctx>
+  void discard(Ctx& ctx) {
+    engine_->discard(ctx);
+  }
+  /// The norm of the last update, once the stream has come to it.
+  [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
+
+  /// Updates done so far.
+  [[nodiscard]] std::int64_t steps() const noexcept { return engine_->steps(); }
+  /// Goes on after `steps` updates.
+  void set_steps(std::int64_t steps) noexcept { engine_->set_steps(steps); }
+  /// The gradients since the last update are sums over `weight` more samples or tokens (of all ranks), not means: the
+  /// update divides them by all of it.
+  void weigh(double weight) noexcept { engine_->weigh(weight); }
+
+  /// Calls `f(block)` while the values of the block are on this rank. All ranks call it.
+  template <class Ctx, class F>
+  void with_values(Ctx& ctx, Block& block, F&& f) {
+    engine_->with_values(ctx, block, std::forward<F>(f));
+  }
+
+  /// Units and blocks of the model.
+  [[nodiscard]] Layout& layout() noexcept { return layout_; }
+  /// The model.
+  [[nodiscard]] M& module() noexcept { return model_; }
+  /// The engine.
+  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  /// Room for what one micro-batch saves, for whoever runs one at a time: what it has allocated is kept.
+  [[nodiscard]] Saved& saved() noexcept { return saved_; }
+
+ private:
+  M model_;
+  mutable Layout layout_;  // whose units are entered and left by a forward
+  Opt optimizer_;
+  std::unique_ptr<Engine> engine_;
+  Saved saved_{};
+};
+
+}  // namespace smp
