@@ -15,7 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <smp/comm/call.hpp>
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/groups.hpp>
+#include <smp/comm/reduction.hpp>
 #include <smp/config.hpp>
 #include <smp/context.hpp>
 #include <smp/device/host_stream.hpp>
@@ -51,7 +54,7 @@ class DataParallelEngine {
       : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
         options_(options),
         storage_(layout, ctx.memory(), states),
-        reduction_(layout, storage_, options.bucket_bytes, plain),
+        reduction_(layout.blocks().size(), storage_.gradients(plain), options.bucket_bytes),
         ranks_(ctx.groups()[Group::dp].size()),
         parts_(plain ? 1 : ctx.groups()[Group::tp].size()) {
     if (ctx.groups()[Group::pp].size() > 1) {
@@ -223,7 +226,12 @@ class DataParallelEngine {
   }
   template <class Groups>
   void launch(HostStream& compute, Groups& groups, bool all) {
-    reduction_.launch(compute, side_stream_ ? *side_stream_ : compute, groups, all);
+    HostStream& reduce = side_stream_ ? *side_stream_ : compute;
+    reduction_.launch(compute, reduce, all, [&](auto gradients, std::size_t bucket) {
+      const bool summed = reduction_.buckets()[bucket].over_tp == OverTp::summands;
+      auto& group = groups.beside(comm::Lane::reduce, summed ? Group::dp : Group::rdp);
+      group.all_reduce(reduce, gradients, gradients, sum, Purpose::gradient);
+    });
   }
   [[nodiscard]] std::uint64_t digest() {
     std::uint64_t hash = stream_of("");
@@ -274,7 +282,7 @@ class DataParallel : public Strategy<M, Opt, DataParallelEngine> {
     });
   }
   /// Number of all-reduces that one update needs.
-  [[nodiscard]] std::size_t buckets() { return this->engine().reduction().size(); }
+  [[nodiscard]] std::size_t buckets() { return this->engine().reduction().buckets().size(); }
 };
 
 }  // namespace smp

@@ -22,6 +22,7 @@
 #include <smp/error.hpp>
 #include <smp/layout.hpp>
 #include <smp/optim/range.hpp>
+#include <smp/parallel/gradient_buckets.hpp>
 #include <smp/random.hpp>
 
 namespace smp {
@@ -147,9 +148,6 @@ class FlatStorage {
     }
   }
 
-  /// When forward uses a block, among those of all types: a number for each, in order.
-  [[nodiscard]] std::size_t order(int block) const noexcept { return orders_[static_cast<std::size_t>(block)]; }
-
   /// Where the values of a block are.
   [[nodiscard]] void* value(const Block& block) const noexcept {
     const std::size_t begin = begins_[static_cast<std::size_t>(block.id)];
@@ -162,6 +160,23 @@ class FlatStorage {
     const std::size_t begin = begins_[static_cast<std::size_t>(block.id)];
     return block.element_bytes == sizeof(float) ? static_cast<void*>(floats_.gradients.data() + begin)
                                                 : doubles_.gradients.data() + begin;
+  }
+
+  /// The gradients of all parameters that are learnt, in order.
+  /// @param all_summed the tensor-parallel ranks have summands of all of them; else of those whose block says so
+  [[nodiscard]] std::vector<GradientRange> gradients(bool all_summed) {
+    std::vector<GradientRange> ranges;
+    for_each_type([&]<class T>(FlatArrays<T>& arrays) {
+      for (const auto& [block, begin] : arrays.places) {
+        if (block->frozen) continue;
+        const OverTp over_tp = all_summed || block->summed_over_tp ? OverTp::summands : OverTp::copies;
+        for (const Block::Segment& s : block->segments) {
+          ranges.push_back({arrays.gradients.data() + begin + s.begin, s.end - s.begin, sizeof(T), block->id,
+                            orders_[static_cast<std::size_t>(block->id)], over_tp});
+        }
+      }
+    });
+    return ranges;
   }
 
   /// Gives every parameter its initial values, a function of the seed, its name and the place of the element.
