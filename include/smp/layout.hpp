@@ -30,6 +30,7 @@ namespace smp {
 /// What a strategy says of the layout it wants.
 struct LayoutOptions {
   std::size_t persistence_threshold = 0;  ///< parameters with fewer elements are never sharded
+  int shard_degree = 1;                   ///< of units, where no `Sharded` inside of the model says another
 };
 
 /// The units and blocks of a model. Places the model's parameters; must outlive their use.
@@ -39,12 +40,31 @@ class Layout {
   /// @throws ConfigError if two parameters of one tie differ in shape, cut or type
   template <class M>
   explicit Layout(M& model, LayoutOptions options = {}) : options_(options) {
-    units_.push_back({});
-    walk<NoTags>(model, "", units_.front(), false, 1);
+    units_.push_back({{}, {}, 0, options.shard_degree});
+    walk<NoTags>(model, "", units_.front(), false, options.shard_degree);
     place();
   }
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
+
+  /// Lets a unit use a parameter of another, as if it had declared it with the same tie: where it runs, the values are
+  /// there, and its gradient counts. Before the first step.
+  /// @param unit path of the unit
+  /// @param parameter path of the parameter
+  /// @throws ConfigError if there is no such unit or parameter
+  void register_parameter(std::string_view unit, std::string_view parameter) {
+    const auto user = std::find_if(units_.begin(), units_.end(), [&](const Unit& u) { return u.path == unit; });
+    if (user == units_.end()) throw ConfigError("there is no unit \"" + std::string(unit) + "\"");
+    for (Block& b : blocks_) {
+      const auto is_it = [&](const Block::Segment& s) { return s.name == parameter; };
+      if (std::none_of(b.segments.begin(), b.segments.end(), is_it)) continue;
+      if (std::find(user->uses.begin(), user->uses.end(), &b) != user->uses.end()) return;
+      user->uses.push_back(&b);
+      ++b.users;
+      return;
+    }
+    throw ConfigError("there is no parameter \"" + std::string(parameter) + "\"");
+  }
 
   /// The units; the first is the root.
   [[nodiscard]] std::deque<Unit>& units() noexcept { return units_; }
@@ -59,8 +79,8 @@ class Layout {
     bool decay;
   };
 
-  Unit& add_unit(std::string path, int degree) {
-    units_.push_back({std::move(path), {}, static_cast<int>(units_.size()), degree});
+  Unit& add_unit(std::string path, int degree, const Unit& parent) {
+    units_.push_back({std::move(path), {}, static_cast<int>(units_.size()), degree, parent.id});
     return units_.back();
   }
 
@@ -69,7 +89,7 @@ class Layout {
   void walk(M& m, const std::string& path, Unit& unit, bool inside, int degree) {
     using Here = typename AroundT<M, Outside>::type;
     if constexpr (requires { m.marked(); }) {
-      Unit& own = add_unit(path.substr(0, path.size() - 1), degree);
+      Unit& own = add_unit(path.substr(0, path.size() - 1), degree, unit);
       m.unit = &own;
       walk<Here>(m.marked(), path, own, true, degree);
     } else if constexpr (requires { m.parts([](auto&, auto) {}); }) {
@@ -84,7 +104,7 @@ class Layout {
         constexpr bool repeated = requires { requires M::elements_are_units; };
         const std::string child_path = path + name + ".";
         if (repeated || (!inside && !Container<Child>)) {
-          slot = &add_unit(path + name, degree);
+          slot = &add_unit(path + name, degree, unit);
           walk<At>(child, child_path, *slot, true, degree);
         } else {
           walk<At>(child, child_path, unit, inside, degree);

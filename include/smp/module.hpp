@@ -42,6 +42,7 @@ struct Unit {
   std::vector<Block*> uses;  ///< its own blocks, then those of other units that its parameters are tied to
   int id = 0;                ///< place in the layout; 0 is the root, which is there for the whole call
   int shard_degree = 1;      ///< ranks that share its blocks, as the innermost `Sharded` around it says
+  int parent = -1;           ///< unit around it; -1: none
 };
 
 /// The nested types of a module.

@@ -90,6 +90,7 @@ struct Block {
   std::size_t element_bytes = 0;    ///< of a value
   bool frozen = false;              ///< has no gradient
   bool persistent = false;          ///< is never sharded
+  bool grad_taken = false;          ///< somebody has asked for the gradient since the strategy last looked
   bool summed_over_tp = false;      ///< the tensor-parallel ranks have summands of its gradient
   std::string tie{};                ///< of its only parameter, if that is tied
   std::vector<Segment> segments{};  ///< in order
@@ -185,8 +186,17 @@ class ParameterBase {
   template <class T>
   [[nodiscard]] View<T> view(void* storage, const char* what) const {
     if (storage == nullptr && size() == 0) return {nullptr, local_shape()};  // it has no place, but a shape
-    if (storage == nullptr) throw Error(what);
+    if (storage == nullptr) throw Error(describe() + what);
     return {static_cast<T*>(storage) + offset_, local_shape()};
+  }
+  /// The parameter in messages.
+  [[nodiscard]] std::string describe() const {
+    if (block_ != nullptr) {
+      for (const Block::Segment& s : block_->segments) {
+        if (s.begin == offset_) return "the parameter " + s.name;
+      }
+    }
+    return "a parameter of shape " + to_string(shape_);
   }
 
  private:
@@ -212,16 +222,18 @@ class ParameterOf : public ParameterBase {
   /// The values, to read.
   /// @throws Error outside of the parameter's unit, where they need not be on this rank
   [[nodiscard]] View<const T> value() const {
-    return view<const T>(block() == nullptr ? nullptr : block()->value,
-                         "a parameter is read where its values are not on this rank: outside of its unit, or before a "
-                         "strategy has placed it");
+    return view<const T>(
+        block() == nullptr ? nullptr : block()->value,
+        " is read where its values are not on this rank: outside of its unit, or before a strategy has "
+        "placed it; another unit that uses it says so with the same tie, or with register_parameter");
   }
   /// The gradient, to add to; for backward.
   /// @throws Error outside of the backward of the parameter's unit, or if it is frozen
   [[nodiscard]] View<GradientElement<T>> grad() const {
+    if (block() != nullptr) block()->grad_taken = true;
     return view<GradientElement<T>>(block() == nullptr ? nullptr : block()->grad,
-                                    "a gradient is written where it is not on this rank: outside of the backward of "
-                                    "its unit, or the parameter is frozen");
+                                    ": its gradient is written where it is not on this rank: outside of the backward "
+                                    "of its unit, or the parameter is frozen");
   }
 };
 

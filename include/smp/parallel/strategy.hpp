@@ -3,7 +3,8 @@
 
 /// @file
 /// What all strategies that hold a model's parameters have in common: a model that is run with hooks, and an engine
-/// that knows nothing of its type and hears of units.
+/// that knows
+/// nothing of its type and hears of units.
 
 #include <concepts>
 #include <cstdint>
@@ -36,7 +37,7 @@ struct UnitHooks {
 };
 
 /// A model whose parameters an engine holds: the body of `DataParallel`, `ShardedOptimizer` and `Sharded`. Owns the
-/// model, which stays where it is, its parameters, gradients and the state of the optimizer.
+/// model, its parameters, gradients and the state of the optimizer.
 /// @tparam M a module
 /// @tparam Opt an optimizer of `smp::optim`, or a type of yours with `states()` and `update(range, numbers)`
 /// @tparam Engine the strategy: `enter`, `leave`, `abandon` of units, `update` and `discard` at the end of a step
@@ -58,33 +59,30 @@ class Strategy {
   /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ
   template <class Ctx, class Options>
   Strategy(Ctx& ctx, M model, Opt optimizer, const Options& options, LayoutOptions layout = {})
-      : model_(std::move(model)),
-        layout_(model_, layout),
-        optimizer_(optimizer),
-        engine_(std::make_unique<Engine>(ctx, layout_, optimizer_.states(), is_plain<M>, options)) {}
-  Strategy(const Strategy&) = delete;
-  Strategy& operator=(const Strategy&) = delete;
+      : held_(std::make_unique<Held>(std::move(model), std::move(optimizer), layout)) {
+    held_->engine = std::make_unique<Engine>(ctx, held_->layout, held_->optimizer.states(), is_plain<M>, options);
+  }
 
   /// As the model.
   template <class Ctx>
   Output forward(Ctx& ctx, const Input& x, Saved& saved) const {
     return run(ctx, Phase::forward, [&]<class Inner>(Inner& inner) {
       static_assert(expect_module<M, Inner>());
-      return model_.forward(inner, x, saved);
+      return std::as_const(held_->model).forward(inner, x, saved);
     });
   }
   /// As the model. In the last micro-batch (`ctx.last_microbatch`) gradients are reduced as they are completed.
   GradOf<Input> backward(auto& ctx, GradOf<Output> dy, Saved& saved) {
-    return run(ctx, Phase::backward, [&](auto& inner) { return model_.backward(inner, std::move(dy), saved); });
+    return run(ctx, Phase::backward, [&](auto& inner) { return held_->model.backward(inner, std::move(dy), saved); });
   }
   /// The first part of the model's backward.
   GradOf<Input> backward_input(auto& ctx, GradOf<Output> dy, Saved& saved) {
     return run(ctx, Phase::backward_input,
-               [&](auto& inner) { return smp::backward_input(model_, inner, std::move(dy), saved); });
+               [&](auto& inner) { return smp::backward_input(held_->model, inner, std::move(dy), saved); });
   }
   /// The second part.
   void backward_params(auto& ctx, Saved& saved) {
-    run(ctx, Phase::backward_params, [&](auto& inner) { smp::backward_params(model_, inner, saved); });
+    run(ctx, Phase::backward_params, [&](auto& inner) { smp::backward_params(held_->model, inner, saved); });
   }
 
   /// Runs `f(context)` in the root unit: part of a forward or backward of the model, which hears of its units.
@@ -92,11 +90,11 @@ class Strategy {
   decltype(auto) run(Ctx& ctx, Phase phase, F&& f) const {
     using Stream = std::remove_cvref_t<decltype(ctx.stream())>;
     using Groups = std::remove_cvref_t<decltype(ctx.groups())>;
-    UnitHooks<Engine, Stream, Groups> hooks{*engine_, ctx.stream(), ctx.groups(), ctx.training,
+    UnitHooks<Engine, Stream, Groups> hooks{*held_->engine, ctx.stream(), ctx.groups(), ctx.training,
                                             phase != Phase::forward};
     auto inner = ctx.with(hooks);
-    const auto call = engine_->call();
-    return inner.unit(&layout_.units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
+    const auto call = held_->engine->call();
+    return inner.unit(&held_->layout.units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
   }
 
   /// Sums gradients over the ranks, clips them, updates the parameters, and sets the gradients to zero. All ranks of
@@ -111,45 +109,52 @@ class Strategy {
   /// The same without waiting.
   template <class Ctx>
   void update(Ctx& ctx, double learning_rate) {
-    engine_->update(ctx, optimizer_, learning_rate);
+    engine().update(ctx, held_->optimizer, learning_rate);
   }
   /// Forgets the gradients since the last update, after an exception or because they are no good; all ranks do.
   template <class Ctx>
   void discard(Ctx& ctx) {
-    engine_->discard(ctx);
+    held_->engine->discard(ctx);
   }
   /// The norm of the last update, once the stream has come to it.
-  [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
+  [[nodiscard]] double gradient_norm() const noexcept { return held_->engine->gradient_norm(); }
 
   /// Updates done so far.
-  [[nodiscard]] std::int64_t steps() const noexcept { return engine_->steps(); }
+  [[nodiscard]] std::int64_t steps() const noexcept { return held_->engine->steps(); }
   /// Goes on after `steps` updates.
-  void set_steps(std::int64_t steps) noexcept { engine_->set_steps(steps); }
+  void set_steps(std::int64_t steps) noexcept { held_->engine->set_steps(steps); }
   /// The gradients since the last update are sums over `weight` more samples or tokens (of all ranks), not means: the
   /// update divides them by all of it.
-  void weigh(double weight) noexcept { engine_->weigh(weight); }
+  void weigh(double weight) noexcept { held_->engine->weigh(weight); }
 
   /// Calls `f(block)` while the values of the block are on this rank. All ranks call it.
   template <class Ctx, class F>
   void with_values(Ctx& ctx, Block& block, F&& f) {
-    engine_->with_values(ctx, block, std::forward<F>(f));
+    held_->engine->with_values(ctx, block, std::forward<F>(f));
   }
 
   /// Units and blocks of the model.
-  [[nodiscard]] Layout& layout() noexcept { return layout_; }
+  [[nodiscard]] Layout& layout() noexcept { return held_->layout; }
   /// The model.
-  [[nodiscard]] M& module() noexcept { return model_; }
+  [[nodiscard]] M& module() noexcept { return held_->model; }
   /// The engine.
-  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  [[nodiscard]] Engine& engine() noexcept { return *held_->engine; }
   /// Room for what one micro-batch saves, for whoever runs one at a time: what it has allocated is kept.
-  [[nodiscard]] Saved& saved() noexcept { return saved_; }
+  [[nodiscard]] Saved& saved() noexcept { return held_->saved; }
 
  private:
-  M model_;
-  mutable Layout layout_;  // whose units are entered and left by a forward
-  Opt optimizer_;
-  std::unique_ptr<Engine> engine_;
-  Saved saved_{};
+  // Units, blocks and events are referred to: a strategy may be moved, what it holds stays where it is.
+  struct Held {
+    Held(M m, Opt o, LayoutOptions options) : model(std::move(m)), layout(model, options), optimizer(std::move(o)) {}
+
+    M model;
+    Layout layout;
+    Opt optimizer;
+    std::unique_ptr<Engine> engine{};
+    Saved saved{};
+  };
+
+  std::unique_ptr<Held> held_;
 };
 
 }  // namespace smp
