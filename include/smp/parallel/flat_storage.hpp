@@ -109,8 +109,12 @@ class FlatStorage {
   /// Places the blocks of `layout`.
   /// @param states arrays that the optimizer keeps
   /// @throws ConfigError for 16-bit values
-  FlatStorage(Layout& layout, Memory& memory, int states) {
-    begins_.resize(layout.blocks().size());
+  FlatStorage(Layout& layout, Memory& memory, int states)
+      : FlatStorage(layout, memory, states, [](const Block&) { return true; }) {}
+  /// Places those blocks of `layout` that are `here(block)` whole.
+  template <class Here>
+  FlatStorage(Layout& layout, Memory& memory, int states, Here here) {
+    begins_.resize(layout.blocks().size(), elsewhere);
     orders_.resize(layout.blocks().size());
     std::size_t order = 0;
     std::vector<Block*> blocks = in_order(layout);
@@ -118,6 +122,7 @@ class FlatStorage {
     std::stable_sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) {
       return std::pair(a->frozen, a->summed_over_tp) < std::pair(b->frozen, b->summed_over_tp);
     });
+    std::erase_if(blocks, [&](const Block* block) { return !here(*block); });
     for (Block* block : blocks) {
       if (block->element_bytes == sizeof(float)) {
         add(floats_, *block);
@@ -140,9 +145,10 @@ class FlatStorage {
     f(doubles_);
   }
 
-  /// Lets all blocks point at their places.
+  /// Lets all blocks that are here point at their places.
   void show(Layout& layout) noexcept {
     for (Block& block : layout.blocks()) {
+      if (begins_[static_cast<std::size_t>(block.id)] == elsewhere) continue;
       block.value = value(block);
       block.grad = gradient(block);
     }
@@ -204,7 +210,6 @@ class FlatStorage {
     });
   }
 
- private:
   /// Blocks by the first unit that uses them; what is learnt before what is frozen.
   static std::vector<Block*> in_order(Layout& layout) {
     std::vector<int> first(layout.blocks().size(), std::numeric_limits<int>::max());
@@ -222,6 +227,9 @@ class FlatStorage {
     });
     return blocks;
   }
+
+ private:
+  static constexpr std::size_t elsewhere = static_cast<std::size_t>(-1);
 
   template <class T>
   void add(FlatArrays<T>& arrays, const Block& block) {
