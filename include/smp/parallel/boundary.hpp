@@ -143,6 +143,7 @@ inline constexpr bool rows_are_cut<Tags<Tp, Cp>> = Tp::on.kind == Spread::shard 
 template <class M, class D>
 struct Joint {
   static_assert(expect_takes<M, D>());
+  using Arriving = D;  ///< how values are distributed that arrive
   /// What is around its parameters.
   using Outside = std::conditional_t<std::is_same_v<D, NoTags>, NoTags, smp::Around<D>>;
   /// A plain module among distributed values.

@@ -70,6 +70,7 @@ class Repeat {
   static_assert(expect_repeatable<M>());
 
  public:
+  using value_type = M;                             ///< an element
   using Input = typename M::Input;                  ///< of each element
   using Output = typename M::Output;                ///< the same type
   using Saved = SavedList<typename M::Saved>;       ///< of all elements
@@ -88,6 +89,12 @@ class Repeat {
   [[nodiscard]] std::size_t size() const noexcept { return elements_.size(); }
   /// An element.
   [[nodiscard]] M& operator[](std::size_t i) noexcept { return elements_[i]; }
+  /// An element.
+  [[nodiscard]] const M& operator[](std::size_t i) const noexcept { return elements_[i]; }
+  /// The unit of an element, once a layout has made it.
+  [[nodiscard]] Unit*& unit(std::size_t i) noexcept { return units_[i]; }
+  /// The unit of an element.
+  [[nodiscard]] Unit* unit(std::size_t i) const noexcept { return units_[i]; }
   /// Calls `f(name, child, unit slot)` for each element.
   template <class F>
   void children(F&& f) {
