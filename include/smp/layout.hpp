@@ -31,6 +31,7 @@ namespace smp {
 struct LayoutOptions {
   std::size_t persistence_threshold = 0;  ///< parameters with fewer elements are never sharded
   int shard_degree = 1;                   ///< of units, where no `Sharded` inside of the model says another
+  bool cuts_apart = false;                ///< parameters that are cut over tensor-parallel ranks have their own blocks
 };
 
 /// The units and blocks of a model. Places the model's parameters; must outlive their use.
@@ -131,11 +132,13 @@ class Layout {
   struct Kind {
     std::size_t element_bytes;
     bool summed_over_tp;  // if all tensor-parallel ranks have it whole
+    bool cut = false;     // where it is told apart
   };
 
   void add(ParameterBase& p, Kind kind, const std::string& path, Unit& unit, FieldOptions options) {
     if (p.shape().elements() == 0) return;  // a parameter that is not there: the bias of a layer without one
     kind.summed_over_tp = kind.summed_over_tp && p.cut().dim < 0;
+    kind.cut = options_.cuts_apart && p.cut().parts > 1;
     const std::string tie(options.tie);
     if (!tie.empty()) {
       const auto [first, is_new] = ties_.try_emplace(tie, &p);
@@ -171,13 +174,14 @@ class Layout {
     for (Block* b : unit.uses) {
       const bool own = owners_[static_cast<std::size_t>(b->id)] == unit.id;
       if (own && b->element_bytes == kind.element_bytes && b->summed_over_tp == kind.summed_over_tp &&
-          b->frozen == frozen && b->persistent == persistent && b->tie == tie) {
+          b->cut == kind.cut && b->frozen == frozen && b->persistent == persistent && b->tie == tie) {
         return *b;
       }
     }
     Block& block = blocks_.emplace_back();
     block.element_bytes = kind.element_bytes;
     block.summed_over_tp = kind.summed_over_tp;
+    block.cut = kind.cut;
     block.frozen = frozen;
     block.persistent = persistent;
     block.tie = tie;

@@ -91,6 +91,7 @@ struct Block {
   bool frozen = false;              ///< has no gradient
   bool persistent = false;          ///< is never sharded
   bool grad_taken = false;          ///< somebody has asked for the gradient since the strategy last looked
+  bool cut = false;                 ///< the tensor-parallel ranks have other parts; if the layout keeps those apart
   bool summed_over_tp = false;      ///< the tensor-parallel ranks have summands of its gradient
   std::string tie{};                ///< of its only parameter, if that is tied
   std::vector<Segment> segments{};  ///< in order

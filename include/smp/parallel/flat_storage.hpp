@@ -103,7 +103,8 @@ struct FlatArrays {
 
 /// The storage of a model's parameters when every rank has all of them, or its part. Blocks are in the order in which
 /// forward uses them, without gaps: those of the root, which backward completes last, come first, and a tied one is
-/// where it is used first. What is summed over the tensor-parallel ranks, too, comes behind the rest.
+/// where it is used first. What is summed over the tensor-parallel ranks, too, comes behind the rest; parts of cut
+/// parameters come first, if the layout keeps them apart.
 class FlatStorage {
  public:
   /// Places the blocks of `layout`.
@@ -120,7 +121,7 @@ class FlatStorage {
     std::vector<Block*> blocks = in_order(layout);
     for (const Block* block : blocks) orders_[static_cast<std::size_t>(block->id)] = order++;
     std::stable_sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) {
-      return std::pair(a->frozen, a->summed_over_tp) < std::pair(b->frozen, b->summed_over_tp);
+      return std::pair(a->frozen, over_tp(*a)) < std::pair(b->frozen, over_tp(*b));
     });
     std::erase_if(blocks, [&](const Block* block) { return !here(*block); });
     for (Block* block : blocks) {
@@ -175,10 +176,10 @@ class FlatStorage {
     for_each_type([&]<class T>(FlatArrays<T>& arrays) {
       for (const auto& [block, begin] : arrays.places) {
         if (block->frozen) continue;
-        const OverTp over_tp = all_summed || block->summed_over_tp ? OverTp::summands : OverTp::copies;
+        const OverTp kind = all_summed ? OverTp::summands : over_tp(*block);
         for (const Block::Segment& s : block->segments) {
           ranges.push_back({arrays.gradients.data() + begin + s.begin, s.end - s.begin, sizeof(T), block->id,
-                            orders_[static_cast<std::size_t>(block->id)], over_tp});
+                            orders_[static_cast<std::size_t>(block->id)], kind});
         }
       }
     });
@@ -230,6 +231,13 @@ class FlatStorage {
 
  private:
   static constexpr std::size_t elsewhere = static_cast<std::size_t>(-1);
+
+  /// What the layout knows of a block; copies of one parameter and parts of another may be in one, if both are not
+  /// summed over the tensor-parallel ranks.
+  static OverTp over_tp(const Block& block) noexcept {
+    if (block.summed_over_tp) return OverTp::summands;
+    return block.cut ? OverTp::parts : OverTp::copies;
+  }
 
   template <class T>
   void add(FlatArrays<T>& arrays, const Block& block) {

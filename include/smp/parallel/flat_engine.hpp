@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// What strategies have in common that keep whole values and whole gradients on every rank: when gradients are reduced,
+/// what a unit sees, what is counted up to an update.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <smp/comm/call.hpp>
+#include <smp/comm/communicator.hpp>
+#include <smp/device/host_stream.hpp>
+#include <smp/error.hpp>
+#include <smp/layout.hpp>
+#include <smp/module.hpp>
+#include <smp/parallel/checked_visibility.hpp>
+#include <smp/parallel/flat_storage.hpp>
+#include <smp/parallel/gradient_reduction.hpp>
+#include <smp/parallel/parameter_update.hpp>
+#include <smp/topology.hpp>
+
+namespace smp {
+
+/// The base of an engine over `FlatStorage`. Reductions, and what else need not hold up the computation, run in a
+/// stream beside it, if communicators work there.
+class FlatEngine {
+ public:
+  FlatEngine(const FlatEngine&) = delete;
+  FlatEngine& operator=(const FlatEngine&) = delete;
+
+  /// An exception has left the unit.
+  template <class Hooks>
+  void abandon(Hooks& hooks, Unit& unit, Phase phase) {
+    hide(hooks.compute, unit, phase);
+  }
+
+  /// The time of a call of the model; outside of it all parameters are there.
+  [[nodiscard]] auto call() {
+    struct Call {
+      FlatEngine& engine;
+      explicit Call(FlatEngine& e) : engine(e) {
+        if (engine.visibility_) engine.visibility_->hide_all();
+      }
+      Call(const Call&) = delete;
+      Call& operator=(const Call&) = delete;
+      ~Call() {
+        if (engine.visibility_) engine.storage_.show(engine.layout_);
+      }
+    };
+    return Call(*this);
+  }
+
+  /// Forgets the gradients since the last update; all ranks do, after the same backward passes.
+  template <class Ctx>
+  void discard(Ctx& ctx) {
+    if (side_stream_) {
+      try {
+        side_stream_->synchronize();
+      } catch (...) {
+        // Whoever discards has seen it: it came from the computation.
+      }
+    }
+    storage_.for_each_type([&]<class T>(FlatArrays<T>& arrays) {
+      ctx.stream().enqueue(
+          [data = arrays.gradients.data(), size = arrays.gradients.size()] { std::fill_n(data, size, T(0)); });
+    });
+    begin_step();
+  }
+
+  /// Compares layout and values with those of rank 0 of the group.
+  /// @throws ConfigError on all ranks if they differ
+  template <class Ctx>
+  void compare(Ctx& ctx) {
+    auto& group = ctx.groups()[Group::rdp];
+    if (group.size() == 1) return;
+    ctx.stream().synchronize();
+    const std::uint64_t own = digest();
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(ctx.stream(), std::span(&own, 1), all, Purpose::control);
+    ctx.stream().synchronize();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      if (all[r] == all[0]) continue;
+      throw ConfigError("rank " + std::to_string(r) +
+                        " of the RDP group has other parameters than rank 0: names, "
+                        "shapes, seed and values must be equal on all ranks");
+    }
+  }
+
+  /// The storage.
+  [[nodiscard]] FlatStorage& storage() noexcept { return storage_; }
+  /// The order of the reductions.
+  [[nodiscard]] const GradientReduction& reduction() const noexcept { return reduction_; }
+  /// The norm of the last gradient, once the compute stream has come to it.
+  [[nodiscard]] double gradient_norm() const noexcept { return scale_.norm; }
+  /// Updates done so far.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Goes on after `steps` updates.
+  void set_steps(std::int64_t steps) noexcept { steps_ = steps; }
+  /// The gradients since the last update are sums over `weight` more samples or tokens, which the update divides by.
+  void weigh(double weight) noexcept { weight_ += weight; }
+
+ protected:
+  /// For the model that `layout` was made of.
+  /// @param name of the strategy, for messages
+  /// @param states of the optimizer that are kept for all parameters
+  /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
+  template <class Ctx, class Options>
+  FlatEngine(const char* name, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options)
+      : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
+        storage_(layout, ctx.memory(), states),
+        reduction_(layout.blocks().size(), storage_.gradients(plain), options.bucket_bytes),
+        ranks_(ctx.groups()[Group::dp].size()),
+        clip_(options.clip) {
+    if (ctx.groups()[Group::pp].size() > 1) {
+      throw ConfigError(std::string(name) + " holds all layers of a model: its topology has pp 1");
+    }
+    storage_.initialise(ctx.seed());
+    if (options.compare_initial_values) compare(ctx);
+    if (options.checked) visibility_.emplace(layout, storage_, ctx.memory());
+    if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
+      side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+    }
+  }
+  ~FlatEngine() = default;
+
+  /// Shows the parameters of a unit.
+  /// @throws Error for a backward after the last one of a step
+  template <class Hooks>
+  void begin_unit(Hooks& hooks, Unit& unit, Phase phase) {
+    show(hooks.compute, unit, phase);
+    if (phase == Phase::forward && hooks.training && !hooks.in_backward) reduction_.forward(unit);
+    if (completes_gradients(phase) && reduction_.reduced(unit)) {
+      throw Error("a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
+                  "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes "
+                  "of a step but the last");
+    }
+  }
+  /// Takes them away, and calls `f(stream, gradients, bucket)` for what is complete.
+  template <class Hooks, class F>
+  void end_unit(Hooks& hooks, Unit& unit, Phase phase, bool last_microbatch, F&& reduce) {
+    hide(hooks.compute, unit, phase);
+    if (!completes_gradients(phase)) return;
+    reduction_.backward(unit);
+    if (last_microbatch && side_stream_) launch(hooks.compute, false, reduce);
+  }
+
+  /// Calls `f(stream, gradients, bucket)` for what is left. The compute stream goes on when all is reduced.
+  template <class F>
+  void finish_reduction(HostStream& compute, F&& reduce) {
+    if (ranks_ == 1) return;
+    launch(compute, true, reduce);
+    if (!side_stream_) return;
+    side_stream_->record(side_done_);
+    compute.wait(side_done_);
+  }
+
+  /// Enqueues the norm and the factor of the gradients, of which `scale()` has the squares.
+  /// @return the numbers of the update
+  optim::StepNumbers finish_scale(HostStream& compute, double learning_rate) {
+    compute.enqueue(
+        [scale = &scale_, divisor = weight_ > 0 ? weight_ : 1, clip = clip_] { scale->finish(divisor, clip); });
+    return {.step = ++steps_, .learning_rate = learning_rate};
+  }
+
+  /// Nothing has been added to the gradients.
+  void begin_step() noexcept {
+    reduction_.reset();
+    weight_ = 0;
+  }
+
+  /// Ranks that reduce gradients, in all.
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
+  /// What gradients are multiplied by, where the compute stream is.
+  [[nodiscard]] GradientScale& scale() noexcept { return scale_; }
+  /// What runs beside the computation, or `compute` if nothing does.
+  [[nodiscard]] HostStream& beside(HostStream& compute) noexcept { return side_stream_ ? *side_stream_ : compute; }
+
+ private:
+  /// One tensor-parallel rank has nobody to sum with: its parameters are reduced as if nothing could be cut.
+  static Layout& for_degree(Layout& layout, int tp) noexcept {
+    if (tp > 1) return layout;
+    for (Block& block : layout.blocks()) block.summed_over_tp = false;
+    return layout;
+  }
+  template <class Stream>
+  void show(Stream& stream, Unit& unit, Phase phase) {
+    if (!visibility_) return;
+    for (Block* b : unit.uses) visibility_->show(stream, *b, phase != Phase::forward);
+  }
+  template <class Stream>
+  void hide(Stream& stream, Unit& unit, Phase phase) {
+    if (!visibility_) return;
+    for (Block* b : unit.uses) visibility_->hide(stream, *b, phase != Phase::forward);
+  }
+  template <class F>
+  void launch(HostStream& compute, bool all, F& reduce) {
+    HostStream& stream = beside(compute);
+    reduction_.launch(compute, stream, all,
+                      [&](auto gradients, std::size_t bucket) { reduce(stream, gradients, bucket); });
+  }
+  [[nodiscard]] std::uint64_t digest() {
+    std::uint64_t hash = stream_of("");
+    storage_.for_each_segment([&](const Block::Segment& s, auto values, auto) {
+      const auto add = [&](std::string_view bytes) { hash = hash * 1099511628211u ^ stream_of(bytes); };
+      add(s.name);
+      add(to_string(s.declaration->shape()));
+      add({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+    });
+    return hash;
+  }
+
+  Layout& layout_;
+  FlatStorage storage_;
+  GradientReduction reduction_;
+  std::optional<CheckedVisibility> visibility_;
+  int ranks_;
+  double clip_;
+  GradientScale scale_;
+  HostEvent side_done_;
+  std::int64_t steps_ = 0;
+  double weight_ = 0;
+  std::unique_ptr<HostStream> side_stream_;  // ends before what its tasks use
+};
+
+}  // namespace smp
