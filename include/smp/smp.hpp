@@ -15,11 +15,16 @@
 #include <smp/comm/decorator.hpp>
 #include <smp/comm/delayed.hpp>
 #include <smp/comm/element.hpp>
+#include <smp/comm/gather_choice.hpp>
+#include <smp/comm/gathering.hpp>
 #include <smp/comm/groups.hpp>
+#include <smp/comm/hierarchical.hpp>
 #include <smp/comm/launch.hpp>
 #include <smp/comm/node_layout.hpp>
+#include <smp/comm/nodes.hpp>
 #include <smp/comm/note.hpp>
 #include <smp/comm/objects.hpp>
+#include <smp/comm/piece_messages.hpp>
 #include <smp/comm/recording.hpp>
 #include <smp/comm/reduction.hpp>
 #include <smp/comm/room.hpp>

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <smp/comm/mpi_nodes.hpp>
+#include <smp/comm/nodes.hpp>
 
 #include "support/ranks.hpp"
 

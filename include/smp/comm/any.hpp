@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/nodes.hpp>
 #include <smp/device/host_stream.hpp>
 
 namespace smp::comm {
@@ -28,6 +29,8 @@ class Any : public Operations<Any, HostStream> {
   [[nodiscard]] const Membership& group() const noexcept { return held_->group(); }
   /// Whether streams with a worker can use it.
   [[nodiscard]] bool any_thread() noexcept { return held_->any_thread(); }
+  /// Which ranks of the group share a node, as far as the communicator inside knows. Collective.
+  [[nodiscard]] NodeLayout node_layout() { return held_->node_layout(); }
   /// As the communicator inside. Collective.
   [[nodiscard]] Any split(int colour, int key, std::string name) {
     return Any(held_->split(colour, key, std::move(name)));
@@ -45,6 +48,7 @@ class Any : public Operations<Any, HostStream> {
     virtual ~Held() = default;
     [[nodiscard]] virtual const Membership& group() const noexcept = 0;
     [[nodiscard]] virtual bool any_thread() noexcept = 0;
+    [[nodiscard]] virtual NodeLayout node_layout() = 0;
     [[nodiscard]] virtual std::shared_ptr<Held> split(int colour, int key, std::string name) = 0;
     virtual void enqueue(HostStream& stream, const Call& call) = 0;
     virtual void execute(const Call& call) = 0;
@@ -55,6 +59,7 @@ class Any : public Operations<Any, HostStream> {
     explicit Holder(C c) : communicator(std::move(c)) {}
     [[nodiscard]] const Membership& group() const noexcept override { return communicator.group(); }
     [[nodiscard]] bool any_thread() noexcept override { return works_in_any_thread(communicator); }
+    [[nodiscard]] NodeLayout node_layout() override { return comm::node_layout(communicator); }
     [[nodiscard]] std::shared_ptr<Held> split(int colour, int key, std::string name) override {
       return std::make_shared<Holder>(communicator.split(colour, key, std::move(name)));
     }

@@ -353,12 +353,17 @@ class Operations {
 };
 
 /// Performs `call` in `stream`: at once on the calling thread, or later on the stream's own.
+/// @throws ConfigError for a stream with a worker if MPI was not initialised for calls from any thread
 template <HostCommunicator C>
 void execute_in(HostStream& stream, C& communicator, const Call& call) {
   if (stream.mode() == HostStream::Mode::at_once) {
     communicator.execute(call);
-  } else {
+  } else if (works_in_any_thread(communicator)) {
     stream.enqueue([communicator, call]() mutable { communicator.execute(call); });
+  } else {
+    throw ConfigError(describe(call, communicator.group()) +
+                      ": a stream with a worker calls MPI from another thread; initialise MPI with "
+                      "MPI_THREAD_MULTIPLE, or enqueue in a stream that runs at once");
   }
 }
 

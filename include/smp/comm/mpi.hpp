@@ -19,6 +19,7 @@
 #include <smp/comm/mpi_collectives.hpp>
 #include <smp/comm/mpi_job.hpp>
 #include <smp/comm/mpi_mailbox.hpp>
+#include <smp/comm/mpi_nodes.hpp>
 
 namespace smp::comm {
 
@@ -55,6 +56,10 @@ class Mpi : public Operations<Mpi> {
   /// Collective. The members are verified: some MPI builds order equal or falling keys wrongly.
   [[nodiscard]] Mpi split(int colour, int key, std::string name) const;
 
+  /// Which ranks of the group share a node. Collective; reads the launcher's environment variables.
+  /// @throws ConfigError, on all ranks, if one of these variables is no number
+  [[nodiscard]] NodeLayout node_layout() { return mpi_node_layout(*this); }
+
   /// Boxes for notes between the ranks of the group. Collective.
   [[nodiscard]] MpiMailbox mailbox() const {
     MPI_Comm duplicate = MPI_COMM_NULL;
@@ -64,14 +69,7 @@ class Mpi : public Operations<Mpi> {
 
   /// Performs `call` in `stream`.
   /// @throws ConfigError for a stream with a worker if MPI was not initialised for calls from any thread
-  void enqueue(HostStream& stream, const Call& call) {
-    if (stream.mode() == HostStream::Mode::worker && !place_->channel.job()->any_thread()) {
-      throw ConfigError(describe(call, group()) +
-                        ": a stream with a worker calls MPI from another thread; initialise MPI with "
-                        "MPI_THREAD_MULTIPLE, or enqueue in a stream that runs at once");
-    }
-    execute_in(stream, *this, call);
-  }
+  void enqueue(HostStream& stream, const Call& call) { execute_in(stream, *this, call); }
 
   /// Performs `call` now. A rank that waits longer than `MpiOptions::timeout` ends the job with a message.
   /// @throws CommError if MPI reports an error, or a received message has another size

@@ -12,7 +12,7 @@
 
 #include <mpi.h>
 
-#include <smp/comm/mpi.hpp>
+#include <smp/comm/mpi_error.hpp>
 #include <smp/comm/node_layout.hpp>
 #include <smp/comm/objects.hpp>
 
@@ -36,9 +36,10 @@ struct ObjectTraits<NodeReport> {
   }
 };
 
-/// Where every rank of `world` is. Collective; reads the launcher's environment variables.
+/// Where every rank of `world`, an `Mpi`, is. Collective; reads the launcher's environment variables.
 /// @throws ConfigError, on all ranks, if one of these variables is no number
-[[nodiscard]] inline NodeLayout node_layout(Mpi& world) {
+template <class World>
+[[nodiscard]] NodeLayout mpi_node_layout(World& world) {
   NodeReport mine;
   std::array<char, MPI_MAX_PROCESSOR_NAME> host{};
   int length = 0;

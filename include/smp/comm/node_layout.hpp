@@ -105,6 +105,15 @@ inline void order_by_launcher(std::vector<int>& ranks, std::span<const NodeRepor
   ranks = std::move(ordered);
 }
 
+// Local ranks as the order of the ranks on each node says.
+inline void number_local_ranks(NodeLayout& layout) {
+  for (const std::vector<int>& ranks : layout.ranks) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      layout.local_rank[static_cast<std::size_t>(ranks[i])] = static_cast<int>(i);
+    }
+  }
+}
+
 }  // namespace detail
 
 /// The layout that the reports of all ranks, in rank order, add up to. Local ranks follow the launcher's numbers on
@@ -141,13 +150,47 @@ inline void order_by_launcher(std::vector<int>& ranks, std::span<const NodeRepor
     if (low == rank) layout.ranks.emplace_back();
     layout.ranks[static_cast<std::size_t>(layout.node[rank])].push_back(static_cast<int>(rank));
   }
-  for (std::vector<int>& ranks : layout.ranks) {
-    detail::order_by_launcher(ranks, reports);
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      layout.local_rank[static_cast<std::size_t>(ranks[i])] = static_cast<int>(i);
-    }
-  }
+  for (std::vector<int>& ranks : layout.ranks) detail::order_by_launcher(ranks, reports);
+  detail::number_local_ranks(layout);
   return layout;
+}
+
+/// The layout in which rank `r` is on node `node[r]`: any numbers, equal for ranks that share a node. Local ranks
+/// follow the order of ranks.
+[[nodiscard]] inline NodeLayout nodes_by_number(std::span<const int> node) {
+  NodeLayout layout{.node = std::vector<int>(node.size()), .local_rank = std::vector<int>(node.size()), .ranks = {}};
+  std::map<int, int> known;
+  for (std::size_t rank = 0; rank < node.size(); ++rank) {
+    const auto [place, is_new] = known.try_emplace(node[rank], layout.nodes());
+    if (is_new) layout.ranks.emplace_back();
+    layout.node[rank] = place->second;
+    layout.ranks[static_cast<std::size_t>(place->second)].push_back(static_cast<int>(rank));
+  }
+  detail::number_local_ranks(layout);
+  return layout;
+}
+
+/// The layout of a group: its rank `i` is rank `members[i]` of `whole`. Nodes are counted anew; the order of the ranks
+/// on a node stays.
+/// @throws ConfigError if `whole` has no such rank
+[[nodiscard]] inline NodeLayout nodes_of_group(const NodeLayout& whole, std::span<const int> members) {
+  std::vector<int> node;
+  for (const int rank : members) {
+    if (rank < 0 || std::cmp_greater_equal(rank, whole.node.size())) {
+      throw ConfigError("the node layout is of " + std::to_string(whole.node.size()) +
+                        " ranks, but the group has a rank " + std::to_string(rank));
+    }
+    node.push_back(whole.node[static_cast<std::size_t>(rank)]);
+  }
+  NodeLayout part = nodes_by_number(node);
+  const auto local = [&](int i) {
+    return whole.local_rank[static_cast<std::size_t>(members[static_cast<std::size_t>(i)])];
+  };
+  for (std::vector<int>& ranks : part.ranks) {
+    std::sort(ranks.begin(), ranks.end(), [&](int a, int b) { return local(a) < local(b); });
+  }
+  detail::number_local_ranks(part);
+  return part;
 }
 
 /// What to do on a node with more ranks than devices.
