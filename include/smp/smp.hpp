@@ -84,6 +84,7 @@
 #include <smp/optim/learning_rate.hpp>
 #include <smp/optim/range.hpp>
 #include <smp/optim/sgd.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/boundary.hpp>
 #include <smp/parallel/checked_visibility.hpp>
@@ -91,6 +92,7 @@
 #include <smp/parallel/cuts.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/equal_copies.hpp>
+#include <smp/parallel/flat_engine.hpp>
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
@@ -98,10 +100,12 @@
 #include <smp/parallel/lifted.hpp>
 #include <smp/parallel/list_modules.hpp>
 #include <smp/parallel/move.hpp>
+#include <smp/parallel/optimizer_pieces.hpp>
 #include <smp/parallel/parameter_update.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/residual.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/parallel/sharded_optimizer.hpp>
 #include <smp/parallel/strategy.hpp>
 #include <smp/parallel/tensor_parallel.hpp>
 #include <smp/parameter.hpp>

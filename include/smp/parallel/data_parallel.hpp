@@ -65,7 +65,8 @@ class DataParallelEngine : public FlatEngine {
   void update(Ctx& ctx, const Opt& optimizer, double learning_rate) {
     auto& compute = ctx.stream();
     finish_reduction(compute, all_reduce(ctx.groups()));
-    square(compute);
+    compute.enqueue([scale = &scale()] { scale->squares = scale->squares_of_parts = 0; });
+    storage().for_each_type([&](auto& arrays) { add_squares(compute, arrays, parts_ > 1, &scale()); });
     if (parts_ > 1) {
       const std::span<double> parts(&scale().squares_of_parts, 1);
       ctx.groups()[Group::tp].all_reduce(compute, parts, parts, sum, Purpose::norm);
@@ -83,23 +84,6 @@ class DataParallelEngine : public FlatEngine {
       auto& group = groups.beside(comm::Lane::reduce, summed ? Group::dp : Group::rdp);
       group.all_reduce(stream, gradients, gradients, sum, Purpose::gradient);
     };
-  }
-  template <class Stream>
-  void square(Stream& compute) {
-    compute.enqueue([scale = &scale()] { scale->squares = scale->squares_of_parts = 0; });
-    storage().for_each_type([&](auto& arrays) {
-      if (parts_ == 1) {
-        compute.enqueue([scale = &scale(), data = arrays.gradients.data(), size = arrays.gradients.size()] {
-          scale->squares += sum_of_squares(data, size);
-        });
-        return;
-      }
-      for (const FlatRun& run : arrays.runs) {
-        compute.enqueue([squares = run.cut ? &scale().squares_of_parts : &scale().squares,
-                         data = arrays.gradients.data() + run.begin,
-                         size = run.end - run.begin] { *squares += sum_of_squares(data, size); });
-      }
-    });
   }
 
   int parts_;  // over which parameters are cut

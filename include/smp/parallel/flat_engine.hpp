@@ -44,20 +44,23 @@ class FlatEngine {
   }
 
   /// The time of a call of the model; outside of it all parameters are there.
-  [[nodiscard]] auto call() {
-    struct Call {
-      FlatEngine& engine;
-      explicit Call(FlatEngine& e) : engine(e) {
-        if (engine.visibility_) engine.visibility_->hide_all();
-      }
-      Call(const Call&) = delete;
-      Call& operator=(const Call&) = delete;
-      ~Call() {
-        if (engine.visibility_) engine.storage_.show(engine.layout_);
-      }
-    };
-    return Call(*this);
-  }
+  class Call {
+   public:
+    /// It begins.
+    explicit Call(FlatEngine& engine) : engine_(engine) {
+      if (engine_.visibility_) engine_.visibility_->hide_all();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call() {
+      if (engine_.visibility_) engine_.storage_.show(engine_.layout_);
+    }
+
+   private:
+    FlatEngine& engine_;
+  };
+  /// Begins a call.
+  [[nodiscard]] Call call() { return Call(*this); }
 
   /// Forgets the gradients since the last update; all ranks do, after the same backward passes.
   template <class Ctx>
@@ -80,19 +83,9 @@ class FlatEngine {
   /// @throws ConfigError on all ranks if they differ
   template <class Ctx>
   void compare(Ctx& ctx) {
-    auto& group = ctx.groups()[Group::rdp];
-    if (group.size() == 1) return;
+    if (ctx.groups()[Group::rdp].size() == 1) return;
     ctx.stream().synchronize();
-    const std::uint64_t own = digest();
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
-    group.all_gather(ctx.stream(), std::span(&own, 1), all, Purpose::control);
-    ctx.stream().synchronize();
-    for (std::size_t r = 1; r < all.size(); ++r) {
-      if (all[r] == all[0]) continue;
-      throw ConfigError("rank " + std::to_string(r) +
-                        " of the RDP group has other parameters than rank 0: names, "
-                        "shapes, seed and values must be equal on all ranks");
-    }
+    compare_over(ctx, Group::rdp, digest());
   }
 
   /// The storage.
@@ -115,9 +108,16 @@ class FlatEngine {
   /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx, class Options>
   FlatEngine(const char* name, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options)
+      : FlatEngine(name, ctx, layout, states, plain, options, options.bucket_bytes, [](const Block&) { return true; }) {
+    check_visibility(ctx.memory(), options.checked);
+  }
+  /// For those blocks that are `here(block)` whole.
+  template <class Ctx, class Options, class Here>
+  FlatEngine(const char* name, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options,
+             std::size_t bucket_bytes, Here here)
       : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
-        storage_(layout, ctx.memory(), states),
-        reduction_(layout.blocks().size(), storage_.gradients(plain), options.bucket_bytes),
+        storage_(layout, ctx.memory(), states, here),
+        reduction_(layout.blocks().size(), storage_.gradients(plain), bucket_bytes),
         ranks_(ctx.groups()[Group::dp].size()),
         clip_(options.clip) {
     if (ctx.groups()[Group::pp].size() > 1) {
@@ -125,12 +125,13 @@ class FlatEngine {
     }
     storage_.initialise(ctx.seed());
     if (options.compare_initial_values) compare(ctx);
-    if (options.checked) visibility_.emplace(layout, storage_, ctx.memory());
     if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
       side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
     }
   }
   ~FlatEngine() = default;
+  /// Waits for what runs beside the computation, for who owns something that it uses.
+  void end_side_stream() noexcept { side_stream_.reset(); }
 
   /// Shows the parameters of a unit.
   /// @throws Error for a backward after the last one of a step
@@ -138,11 +139,7 @@ class FlatEngine {
   void begin_unit(Hooks& hooks, Unit& unit, Phase phase) {
     show(hooks.compute, unit, phase);
     if (phase == Phase::forward && hooks.training && !hooks.in_backward) reduction_.forward(unit);
-    if (completes_gradients(phase) && reduction_.reduced(unit)) {
-      throw Error("a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
-                  "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes "
-                  "of a step but the last");
-    }
+    if (completes_gradients(phase)) reduction_.expect_open(unit);
   }
   /// Takes them away, and calls `f(stream, gradients, bucket)` for what is complete.
   template <class Hooks, class F>
@@ -171,12 +168,33 @@ class FlatEngine {
     return {.step = ++steps_, .learning_rate = learning_rate};
   }
 
+  /// Compares a hash of a rank's parameters with that of rank 0 of a group.
+  /// @throws ConfigError on all ranks if they differ
+  template <class Ctx>
+  static void compare_over(Ctx& ctx, Group kind, std::uint64_t own) {
+    auto& group = ctx.groups()[kind];
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(ctx.stream(), std::span<const std::uint64_t>(&own, 1), all, Purpose::control);
+    ctx.stream().synchronize();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      if (all[r] == all[0]) continue;
+      throw ConfigError("rank " + std::to_string(r) + " of the " + std::string(to_string(kind)) +
+                        " group has other parameters than rank 0: names, shapes, seed and values must be equal on all "
+                        "ranks");
+    }
+  }
+  /// Lets units see their parameters at changing places, if `checked`.
+  void check_visibility(Memory& memory, bool checked) {
+    if (checked) visibility_.emplace(layout_, storage_, memory);
+  }
   /// Nothing has been added to the gradients.
   void begin_step() noexcept {
     reduction_.reset();
     weight_ = 0;
   }
 
+  /// The layout.
+  [[nodiscard]] Layout& layout() noexcept { return layout_; }
   /// Ranks that reduce gradients, in all.
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
   /// What gradients are multiplied by, where the compute stream is.

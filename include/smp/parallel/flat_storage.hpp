@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -144,6 +145,15 @@ class FlatStorage {
   void for_each_type(F&& f) {
     f(floats_);
     f(doubles_);
+  }
+  /// The arrays of one type.
+  template <class T>
+  [[nodiscard]] FlatArrays<T>& arrays() noexcept {
+    if constexpr (std::is_same_v<T, float>) {
+      return floats_;
+    } else {
+      return doubles_;
+    }
   }
 
   /// Lets all blocks that are here point at their places.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <smp/device/host_stream.hpp>
+#include <smp/error.hpp>
 #include <smp/module.hpp>
 #include <smp/parallel/gradient_buckets.hpp>
 
@@ -42,15 +43,25 @@ class GradientReduction {
   }
   /// True if gradients of the unit have been reduced in this step: nothing must be added to them any more.
   [[nodiscard]] bool reduced(const Unit& unit) const noexcept {
-    return std::any_of(unit.uses.begin(), unit.uses.end(),
-                       [&](const Block* b) { return first_bucket_[static_cast<std::size_t>(b->id)] < next_; });
+    return std::any_of(unit.uses.begin(), unit.uses.end(), [&](const Block* b) { return first_bucket(b->id) < next_; });
+  }
+  /// Refuses a backward that would add to what has been reduced.
+  /// @throws Error
+  void expect_open(const Unit& unit) const {
+    if (!reduced(unit)) return;
+    throw Error(
+        "a backward pass adds to gradients of \"" + unit.uses.front()->segments.front().name +
+        "\" that have been reduced over the ranks already: ctx.last_microbatch must be false in all passes of a "
+        "step but the last");
   }
   /// A unit has been left by a backward.
   void backward(const Unit& unit) noexcept {
-    for (const Block* b : unit.uses) {
-      int& open = open_[static_cast<std::size_t>(b->id)];
-      if (open > 0) --open;
-    }
+    for (const Block* b : unit.uses) backward(*b, 1);
+  }
+  /// Units that use a block have been left by so many backward passes.
+  void backward(const Block& block, int passes) noexcept {
+    int& open = open_[static_cast<std::size_t>(block.id)];
+    open = std::max(0, open - passes);
   }
 
   /// Calls `f(gradients, place)` for all buckets that are complete, or for `all` that are left, in order: it enqueues
@@ -70,6 +81,10 @@ class GradientReduction {
 
   /// The buckets, in the order in which backward completes them.
   [[nodiscard]] const std::vector<GradientBucket>& buckets() const noexcept { return buckets_; }
+  /// The first of them that has gradients of a block; their number, if none has.
+  [[nodiscard]] std::size_t first_bucket(int block) const noexcept {
+    return first_bucket_[static_cast<std::size_t>(block)];
+  }
 
   /// Begins the next step.
   void reset() noexcept {

@@ -56,16 +56,39 @@ struct GradientScale {
   }
 };
 
+/// Updates `range` in `stream`, with what `scale` has then.
+template <class Stream, class Opt, class T>
+void update_range(Stream& stream, const Opt& optimizer, const optim::Range<T>& range, optim::StepNumbers numbers,
+                  const GradientScale* scale) {
+  stream.enqueue([optimizer, numbers, scale, range]() mutable {
+    numbers.gradient_factor = scale->factor;
+    optimizer.update(range, numbers);
+  });
+}
+
+/// Adds the squares of all gradients of `arrays` to `scale`, in `stream`.
+/// @param by_part those of cut parameters are kept apart
+template <class Stream, class T>
+void add_squares(Stream& stream, const FlatArrays<T>& arrays, bool by_part, GradientScale* scale) {
+  const auto add = [&](double* to, std::size_t begin, std::size_t size) {
+    stream.enqueue([to, data = arrays.gradients.data() + begin, size] { *to += sum_of_squares(data, size); });
+  };
+  if (!by_part) {
+    add(&scale->squares, 0, arrays.gradients.size());
+    return;
+  }
+  for (const FlatRun& run : arrays.runs) {
+    add(run.cut ? &scale->squares_of_parts : &scale->squares, run.begin, run.end - run.begin);
+  }
+}
+
 /// Updates all runs of `arrays` in `stream`, with what `scale` has then.
 template <class Stream, class Opt, class T>
 void update_runs(Stream& stream, const Opt& optimizer, const FlatArrays<T>& arrays, optim::StepNumbers numbers,
                  const GradientScale* scale) {
   for (const FlatRun& run : arrays.runs) {
     numbers.decay = run.decay;
-    stream.enqueue([optimizer, numbers, scale, range = arrays.range(run)]() mutable {
-      numbers.gradient_factor = scale->factor;
-      optimizer.update(range, numbers);
-    });
+    update_range(stream, optimizer, arrays.range(run), numbers, scale);
   }
 }
 
