@@ -31,6 +31,17 @@ class AnyEngine {
   AnyEngine(Ctx& ctx, Layout& layout, int states, bool plain, const AnyStrategyOptions& options)
       : engine_(std::visit([&](const auto& o) { return make(ctx, layout, states, plain, o); }, options)) {}
 
+  /// Calls `f` with the engine.
+  template <class F>
+  decltype(auto) visit(F&& f) {
+    return std::visit([&](auto& engine) -> decltype(auto) { return f(*engine); }, engine_);
+  }
+  /// The same for one that is not changed.
+  template <class F>
+  decltype(auto) visit(F&& f) const {
+    return std::visit([&](const auto& engine) -> decltype(auto) { return f(std::as_const(*engine)); }, engine_);
+  }
+
   /// Brings the parameters of a unit.
   template <class Hooks>
   void enter(Hooks& hooks, Unit& unit, Phase phase) {
@@ -92,17 +103,6 @@ class AnyEngine {
   /// The gradients since the last update are sums over `weight` more samples or tokens, which the update divides by.
   void weigh(double weight) noexcept {
     visit([&](auto& engine) { engine.weigh(weight); });
-  }
-
-  /// Calls `f` with the engine.
-  template <class F>
-  decltype(auto) visit(F&& f) {
-    return std::visit([&](auto& engine) -> decltype(auto) { return f(*engine); }, engine_);
-  }
-  /// The same for one that is not changed.
-  template <class F>
-  decltype(auto) visit(F&& f) const {
-    return std::visit([&](const auto& engine) -> decltype(auto) { return f(std::as_const(*engine)); }, engine_);
   }
 
  private:
