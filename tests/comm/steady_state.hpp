@@ -12,10 +12,30 @@
 #include <doctest/doctest.h>
 
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/gathering.hpp>
 
 #include "support/allocations.hpp"
 
 namespace smp::testing {
+
+/// After the first time, `step()` on all ranks of `world` allocates nothing on any of them.
+template <class W, class F>
+void check_no_allocation(W& world, HostStream& stream, F step) {
+  // Other ranks' allocations are counted as well where they are threads, so all have to be inside.
+  step();
+  world.barrier(stream);
+  stream.synchronize();
+  const long before = allocations.load();
+  world.barrier(stream);
+  stream.synchronize();
+  for (int i = 0; i < 5; ++i) step();
+  world.barrier(stream);
+  stream.synchronize();
+  const long after = allocations.load();
+  world.barrier(stream);
+  stream.synchronize();
+  CHECK(after == before);
+}
 
 /// Performs every operation on small and on large buffers again and again; after the first time nothing is allocated on
 /// any rank.
@@ -54,20 +74,22 @@ void check_steady_state(W& world, HostStream& stream) {
     world.all_gather_v(stream, in.first(counts[self]), out.first(all_counts), counts);
     world.exchange(stream, transfers);
   };
-  // Other ranks' allocations are counted as well where they are threads, so all have to be inside.
-  step();
-  world.barrier(stream);
-  stream.synchronize();
-  const long before = allocations.load();
-  world.barrier(stream);
-  stream.synchronize();
-  for (int i = 0; i < 5; ++i) step();
-  world.barrier(stream);
-  stream.synchronize();
-  const long after = allocations.load();
-  world.barrier(stream);
-  stream.synchronize();
-  CHECK(after == before);
+  check_no_allocation(world, stream, step);
+}
+
+/// The same for gathers of every back end, on two nodes.
+template <class W>
+void check_gathers_in_steady_state(W& world, HostStream& stream) {
+  using comm::GatherBackend;
+  std::vector<comm::GroupGather> gathers;
+  for (const GatherBackend b : {GatherBackend::flat, GatherBackend::hierarchical, GatherBackend::one_hop}) {
+    gathers.emplace_back(world, comm::GatherOptions{.backend = b, .ranks_per_node = 2});
+  }
+  const auto n = static_cast<std::size_t>(world.size());
+  std::vector<float> in(10000), out(in.size() * n);
+  check_no_allocation(world, stream, [&] {
+    for (comm::GroupGather& gather : gathers) gather.all_gather(stream, in, out);
+  });
 }
 
 }  // namespace smp::testing

@@ -26,4 +26,11 @@ TEST_CASE("operations cut into small messages allocate nothing of our own") {
   });
 }
 
+TEST_CASE("gathers between nodes and on nodes allocate nothing of our own") {
+  on_ranks({1, 2, 4}, [](World& world) {
+    smp::HostStream stream;
+    check_gathers_in_steady_state(world, stream);
+  });
+}
+
 }  // namespace

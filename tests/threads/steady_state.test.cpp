@@ -24,4 +24,11 @@ TEST_CASE("operations in a stream with a worker allocate nothing") {
   });
 }
 
+TEST_CASE("gathers between nodes and on nodes allocate nothing") {
+  on_ranks({1, 2, 3, 4}, [](World& world) {
+    smp::HostStream stream;
+    check_gathers_in_steady_state(world, stream);
+  });
+}
+
 }  // namespace
