@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 
 #include <smp/optim/sgd.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
@@ -258,27 +259,36 @@ auto even(int ranks) {
 
 TEST_CASE("case 13: ten parameters of 30 elements in buckets of 0, 1 and 100 elements, two steps") {
   on_ranks({2, 4}, [](auto& world) {
-    const auto calls = [&](std::size_t elements) {
+    const auto calls = [&](const smp::AnyStrategyOptions& options, Operation operation) {
       smp::Worker worker(world, Topology(world.size()), 3);
       auto ctx = worker.context();
-      smp::DataParallel trainer(ctx, smp::Repeat<Shift>(10, [](std::size_t) { return Shift{}; }), smp::optim::Sgd{},
-                                {.bucket_bytes = elements * sizeof(T)});
+      smp::AnyStrategy trainer(ctx, smp::Repeat<Shift>(10, [](std::size_t) { return Shift{}; }), smp::optim::Sgd{},
+                               options);
       std::vector<std::uint64_t> each;
       std::uint64_t before = 0;
       for (int s = 0; s < 2; ++s) {
         const auto x = samples(worker.memory(), world.rank(), world.rank() + 1, 30, 0);
         smp::step(ctx, trainer, SquaredError<T>{}, x, x);
         trainer.step(ctx, 0.1);
-        const std::uint64_t now = worker.counters().get("DP", Operation::all_reduce, Purpose::gradient).calls;
+        const std::uint64_t now = worker.counters().get("DP", operation, Purpose::gradient).calls;
         each.push_back(now - before);
         before = now;
       }
       return each;
     };
-    CHECK_THROWS_WITH_AS(calls(0), "smp: bucket_bytes is 0: a bucket of gradients must have room for something",
-                         smp::ConfigError);
-    CHECK(calls(1) == std::vector<std::uint64_t>{10, 10});
-    CHECK(calls(100) == std::vector<std::uint64_t>{4, 4});
+    const auto whole = [&](std::size_t elements) {
+      return calls(smp::DataParallelOptions{.bucket_bytes = elements * sizeof(T)}, Operation::all_reduce);
+    };
+    const auto cut = [&](std::size_t elements) {
+      return calls(smp::ShardedOptimizerOptions{.bucket_bytes = elements * sizeof(T)}, Operation::reduce_scatter_v);
+    };
+    const char* refused = "smp: bucket_bytes is 0: a bucket of gradients must have room for something";
+    CHECK_THROWS_WITH_AS(whole(0), refused, smp::ConfigError);
+    CHECK_THROWS_WITH_AS(cut(0), refused, smp::ConfigError);
+    CHECK(whole(1) == std::vector<std::uint64_t>{10, 10});
+    CHECK(cut(1) == std::vector<std::uint64_t>{10, 10});
+    CHECK(whole(100) == std::vector<std::uint64_t>{4, 4});
+    CHECK(cut(100) == std::vector<std::uint64_t>{4, 4});
   });
 }
 

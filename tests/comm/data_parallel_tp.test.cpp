@@ -1,5 +1,6 @@
 // Data parallelism over models that are cut over tensor-parallel ranks: several steps of AdamW with clipping, in both
-// layouts, with samples of one's own or shared ones, against one rank.
+// layouts, with samples of one's own or shared ones, with the optimizer's state on all ranks or cut over them, against
+// one rank.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,7 @@
 #include <smp/nn/layer_norm.hpp>
 #include <smp/nn/tensor_parallel.hpp>
 #include <smp/nn/vocabulary_cross_entropy.hpp>
-#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/residual.hpp>
 #include <smp/parallel/sequential.hpp>
 #include <smp/train/step.hpp>
@@ -50,11 +51,12 @@ struct Trained {
   std::vector<double> losses;                              // with the norms
   std::map<std::string, std::vector<double>> values;       // this rank's part
   std::map<std::string, std::vector<std::size_t>> places;  // of its elements in the whole
+  std::size_t learnt = 0, optimizer_bytes = 0;             // of this rank
 };
 
 /// Three steps; every rank reads its samples of the same global batch.
 template <class At, class Topo>
-Trained train(World world, const Topo& topology, bool prescaled) {
+Trained train(World world, const Topo& topology, bool prescaled, const smp::AnyStrategyOptions& options) {
   // Own samples are gathered: with a worker the host must not read them before they are there.
   const bool ahead = !prescaled && smp::comm::works_in_any_thread(world);
   smp::Worker worker(std::move(world), topology, 3,
@@ -63,8 +65,7 @@ Trained train(World world, const Topo& topology, bool prescaled) {
   auto ctx = worker.context();
   auto& tp = worker.groups()[smp::Group::tp];
   auto& rdp = worker.groups()[smp::Group::rdp];
-  smp::DataParallel trainer(ctx, make<At>(tp.rank(), tp.size()), smp::optim::AdamW({.weight_decay = 0.1}),
-                            {.clip = 0.3, .bucket_bytes = 256});
+  smp::AnyStrategy trainer(ctx, make<At>(tp.rank(), tp.size()), smp::optim::AdamW({.weight_decay = 0.1}), options);
   const int feeds = prescaled ? rdp.size() : rdp.size() * tp.size();
   const int feed = prescaled ? rdp.rank() : rdp.rank() * tp.size() + tp.rank();
   const std::int64_t own = batch / feeds;
@@ -81,15 +82,19 @@ Trained train(World world, const Topo& topology, bool prescaled) {
     result.losses.push_back(loss.mean());
     result.losses.push_back(trainer.step(ctx, 0.01));
   }
-  for (const smp::Block& b : trainer.layout().blocks()) {
-    for (const auto& s : b.segments) {
-      const auto* v = static_cast<const double*>(b.value);
-      result.values[s.name].assign(v + s.begin, v + s.end);
-      for (std::size_t i = 0; i < s.end - s.begin; ++i) {
-        result.places[s.name].push_back(s.declaration->global_index(i));
+  for (smp::Block& block : trainer.layout().blocks()) {
+    trainer.with_values(ctx, block, [&](const smp::Block& b) {
+      for (const auto& s : b.segments) {
+        const auto* v = static_cast<const double*>(b.value);
+        result.values[s.name].assign(v + s.begin, v + s.end);
+        for (std::size_t i = 0; i < s.end - s.begin; ++i) {
+          result.places[s.name].push_back(s.declaration->global_index(i));
+        }
+        if (s.declaration->cut().parts > 1 || tp.rank() == 0) result.learnt += s.end - s.begin;
       }
-    }
+    });
   }
+  result.optimizer_bytes = worker.memory()[smp::MemoryUse::optimizer].live;
   return result;
 }
 
@@ -109,17 +114,37 @@ void same(const Trained& one, const Trained& many) {
   }
 }
 
+/// The state of the optimizer is nowhere twice, and the numbers are those of data parallelism, which clips nothing.
+void same_bits(World& world, int copies, const Trained& whole, const Trained& cut) {
+  CHECK(cut.values == whole.values);
+  std::vector<std::uint64_t> sums{cut.learnt, cut.optimizer_bytes};
+  smp::HostStream stream;
+  world.all_reduce(stream, sums, sums, smp::sum);
+  CHECK(sums[1] * static_cast<std::uint64_t>(copies) == sums[0] * 2 * sizeof(double));
+}
+
+template <class At>
+void compare(World& world, const Trained& one, const smp::DynamicTopology& topology, bool prescaled) {
+  const auto run = [&](const smp::AnyStrategyOptions& options) {
+    return train<At>(world.split(0, world.rank(), "COPY"), topology, prescaled, options);
+  };
+  same(one, run(smp::DataParallelOptions{.clip = 0.3, .bucket_bytes = 256}));
+  same(one, run(smp::ShardedOptimizerOptions{.clip = 0.3, .bucket_bytes = 256}));
+  same_bits(world, topology.degrees().rdp, run(smp::DataParallelOptions{.bucket_bytes = 700}),
+            run(smp::ShardedOptimizerOptions{.bucket_bytes = 700}));
+}
+
 template <int Tp>
 void compare(World& world) {
   if (world.size() % Tp != 0) return;
   World alone = world.split(world.rank(), 0, "ALONE");
-  const Trained one = train<smp::Invariant>(std::move(alone), smp::Topology<smp::Degrees{}>(), true);
+  const Trained one = train<smp::Invariant>(std::move(alone), smp::Topology<smp::Degrees{}>(), true,
+                                            smp::DataParallelOptions{.clip = 0.3});
   const smp::DynamicTopology topology(smp::degrees_for(world.size(), {.tp = Tp, .rdp = smp::dynamic}));
-  const auto copy = [&] { return world.split(0, world.rank(), "COPY"); };
   for (const bool prescaled : {true, false}) {
     CAPTURE(prescaled);
-    same(one, train<smp::Invariant>(copy(), topology, prescaled));
-    same(one, train<smp::Shard<Dim::sequence>>(copy(), topology, prescaled));
+    compare<smp::Invariant>(world, one, topology, prescaled);
+    compare<smp::Shard<Dim::sequence>>(world, one, topology, prescaled);
   }
 }
 

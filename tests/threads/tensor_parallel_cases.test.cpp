@@ -16,7 +16,7 @@
 #include <smp/nn/layer_norm.hpp>
 #include <smp/nn/tensor_parallel.hpp>
 #include <smp/nn/vocabulary_cross_entropy.hpp>
-#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/equal_copies.hpp>
 #include <smp/parallel/lifted.hpp>
 #include <smp/parallel/sequential.hpp>
@@ -238,13 +238,13 @@ TEST_CASE("case 39: replicated weights stay equal in every bit over tp, and are 
   }
   using Model = smp::Sequential<LayerNorm<double>, smp::TensorParallel<Heads, Split::usual, Rows>,
                                 smp::Move<Tensor64, Rows, smp::Invariant>>;
-  const auto train = [](int ranks) {
+  const auto train = [](int ranks, const smp::AnyStrategyOptions& options) {
     std::map<std::string, std::vector<double>> all;
     smp::comm::launch(ranks, [&](smp::comm::Threads& world) {
       smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(ranks, {.tp = ranks})), 3);
       auto ctx = worker.context();
-      smp::DataParallel trainer(ctx, Model(LayerNorm<double>(4), {Heads(), world.rank(), ranks}, {}),
-                                smp::optim::AdamW{});
+      smp::AnyStrategy trainer(ctx, Model(LayerNorm<double>(4), {Heads(), world.rank(), ranks}, {}),
+                               smp::optim::AdamW{}, options);
       smp::Lifted<CrossEntropy<double>, smp::Invariant> loss;
       const Dist<Tensor64, smp::Invariant> all_rows{smp::testing::numbers(ctx.memory(), {2, 4, 4}, 5)};
       Ids targets(ctx.memory(), {2, 4});
@@ -257,7 +257,7 @@ TEST_CASE("case 39: replicated weights stay equal in every bit over tp, and are 
         auto dy = loss.backward(ctx, {filled(ctx.memory(), {}, 1)}, loss_saved);
         (void)trainer.backward(ctx, std::get<0>(std::move(dy)), saved);
         trainer.step(ctx, 0.01);
-        smp::expect_equal_copies(ctx, trainer.layout());
+        smp::expect_equal_copies(ctx, trainer);
       }
       auto values = whole_values(trainer.layout(), world);
       if (world.rank() == 0) all = std::move(values);
@@ -266,19 +266,21 @@ TEST_CASE("case 39: replicated weights stay equal in every bit over tp, and are 
       for (const smp::Block& b : trainer.layout().blocks()) {
         if (world.rank() == 1 && b.summed_over_tp) static_cast<double*>(b.value)[0] += 1e-15;
       }
-      CHECK_THROWS_WITH_AS(smp::expect_equal_copies(ctx, trainer.layout()),
+      CHECK_THROWS_WITH_AS(smp::expect_equal_copies(ctx, trainer),
                            doctest::Contains("rank 1 of the TP group has other values of "), smp::ConfigError);
     });
     return all;
   };
-  const auto one = train(1);
+  const auto one = train(1, smp::DataParallelOptions{});
   CHECK(one.size() == 6);
   CHECK(std::abs(one.at("1.scale")[0] - 1) > 1e-3);  // it has learnt
   for (const int ranks : {2, 4}) {
-    for (const auto& [name, values] : train(ranks)) {
+    const auto found = train(ranks, smp::DataParallelOptions{});
+    for (const auto& [name, values] : found) {
       CAPTURE(name);
       for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::abs(values[i] - one.at(name)[i]) < 1e-12);
     }
+    CHECK(train(ranks, smp::ShardedOptimizerOptions{}) == found);
   }
 }
 

@@ -21,22 +21,23 @@
 
 namespace smp {
 
-/// Compares, by a hash of their bits, the parameters of `layout` that are not cut with those of the other
-/// tensor-parallel ranks. All of them call it, where all values are on the rank; waits for the result.
+/// Compares, by a hash of their bits, the parameters of `model`, a strategy, that are not cut with those of the other
+/// tensor-parallel ranks. All ranks of the group call it; waits for the result.
 /// @throws ConfigError on all ranks, naming the first parameter that differs
-template <class Ctx>
-void expect_equal_copies(Ctx& ctx, Layout& layout) {
+template <class Ctx, class Strategy>
+void expect_equal_copies(Ctx& ctx, Strategy& model) {
   auto& tp = ctx.groups()[Group::tp];
-  ctx.stream().synchronize();
   std::vector<std::string> names;
   std::vector<std::uint64_t> own;
-  for (const Block& b : layout.blocks()) {
-    for (const Block::Segment& s : b.segments) {
-      if (s.declaration->cut().parts > 1) continue;
-      const auto* bytes = static_cast<const char*>(b.value) + s.begin * b.element_bytes;
-      names.push_back(s.name);
-      own.push_back(stream_of(std::string_view(bytes, (s.end - s.begin) * b.element_bytes)));
-    }
+  for (Block& block : model.layout().blocks()) {
+    model.with_values(ctx, block, [&](const Block& here) {
+      for (const Block::Segment& s : here.segments) {
+        if (s.declaration->cut().parts > 1) continue;
+        const auto* bytes = static_cast<const char*>(here.value) + s.begin * here.element_bytes;
+        names.push_back(s.name);
+        own.push_back(stream_of(std::string_view(bytes, (s.end - s.begin) * here.element_bytes)));
+      }
+    });
   }
   std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(tp.size()));
   tp.all_gather(ctx.stream(), own, all, Purpose::control);

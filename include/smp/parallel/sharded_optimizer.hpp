@@ -18,6 +18,7 @@
 #include <smp/comm/reduction.hpp>
 #include <smp/config.hpp>
 #include <smp/device/host_stream.hpp>
+#include <smp/error.hpp>
 #include <smp/layout.hpp>
 #include <smp/module.hpp>
 #include <smp/optim/adam.hpp>
@@ -49,7 +50,14 @@ class ShardedOptimizerEngine : public FlatEngine {
         pieces_(storage(), reduction().buckets(), rank_of(ctx, Group::dp), rank_of(ctx, Group::rdp),
                 rank_of(ctx, Group::tp), ctx.memory(), states),
         updated_(pieces_.size()),
-        gathered_(pieces_.size()) {}
+        gathered_(pieces_.size()) {
+    for (const Unit& unit : layout.units()) {
+      if (unit.shard_degree == 1) continue;
+      throw ConfigError("ShardedOptimizer: " + (unit.id == 0 ? "the model" : "the unit \"" + unit.path + "\"") +
+                        " is Sharded, which cuts the optimizer state already, and which only Sharded around the model "
+                        "can do");
+    }
+  }
   ~ShardedOptimizerEngine() { end_side_stream(); }
 
   /// Brings the parameters of a unit: waits for what is still being gathered.
@@ -86,7 +94,7 @@ class ShardedOptimizerEngine : public FlatEngine {
       const std::span<double> squares(&scale().squares, 1);
       ctx.groups()[Group::dp].all_reduce(compute, squares, squares, sum, Purpose::norm);
     }
-    optim::StepNumbers numbers = finish_scale(compute, learning_rate);
+    optim::StepNumbers numbers = finish_scale(ctx, learning_rate);
     for (std::size_t bucket = pieces_.size(); bucket-- > 0;) {  // in the order of forward
       pieces_.visit(bucket, [&](const auto& piece) {
         for (const auto& run : piece.runs) {
@@ -201,6 +209,8 @@ class ShardedOptimizer : public Strategy<M, Opt, ShardedOptimizerEngine> {
       "smp::ShardedOptimizer: Sharded cuts the optimizer state already; write smp::Sharded alone");
 
  public:
+  static constexpr bool cuts_optimizer_state = true;  ///< so `Sharded` around it is refused
+
   /// As `Strategy`.
   template <class Ctx>
   ShardedOptimizer(Ctx& ctx, M model, Opt optimizer = {}, ShardedOptimizerOptions options = {})
