@@ -5,18 +5,19 @@
 /// One pass of training: a batch in micro-batches, forward, loss and backward, with gradients that are those of the
 /// mean over all samples, whatever the batch is cut into. The update is the strategy's `step`.
 
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include <smp/comm/call.hpp>
-#include <smp/comm/reduction.hpp>
+#include <smp/device/host_stream.hpp>
+#include <smp/device/memory_allocator.hpp>
 #include <smp/error.hpp>
 #include <smp/module.hpp>
 #include <smp/parallel/boundary.hpp>
@@ -24,6 +25,8 @@
 #include <smp/tensor.hpp>
 #include <smp/topology.hpp>
 #include <smp/train/batch.hpp>
+#include <smp/train/batch_ends.hpp>
+#include <smp/train/loss.hpp>
 #include <smp/train/step_output.hpp>
 
 namespace smp {
@@ -41,88 +44,6 @@ struct StepOptions {
   /// consecutive samples, pass after pass.
   std::optional<std::uint64_t> first_sample{};
 };
-
-/// Every micro-batch counts by its samples, and all ranks and passes have the same number of them.
-struct EqualSamples {};
-
-/// Every micro-batch counts by its samples, and ranks and passes may have different numbers, or none.
-struct CountSamples {
-  /// The weight of a micro-batch.
-  template <class Targets>
-  [[nodiscard]] double operator()(const Targets& targets) const {
-    return static_cast<double>(batch_size(targets));
-  }
-};
-
-/// Every micro-batch counts by its targets that are not ignored: for a loss that is a mean over tokens, of which
-/// sequences have different numbers.
-struct CountTargets {
-  std::int32_t ignored = -100;  ///< what stands for a target that does not count
-  /// The weight of a micro-batch.
-  [[nodiscard]] double operator()(const Ids& targets) const noexcept {
-    double count = 0;
-    for (const std::int32_t t : targets) count += t != ignored ? 1 : 0;
-    return count;
-  }
-};
-
-/// The tensor of a value that may be distributed.
-template <class X>
-struct LocalT {
-  using type = X;  ///< itself
-};
-/// As a type.
-template <class X>
-using LocalOf = typename LocalT<X>::type;
-template <class T, class Tp, class Cp>
-struct LocalT<Dist<T, Tp, Cp>> {
-  using type = T;
-};
-
-/// The loss of a pass.
-template <TensorLike L>
-struct StepLoss {
-  StepOutput<L> microbatches;  ///< of this rank
-  double sum = 0;              ///< over all ranks, each micro-batch times its weight
-  double weight = 0;           ///< over all ranks: samples, or targets
-  /// The mean over all samples, or targets, of all ranks.
-  [[nodiscard]] double mean() const noexcept { return sum / weight; }
-};
-
-/// Says in words why a loss does not fit.
-template <class Model, class Loss, class Targets>
-consteval bool expect_loss() {
-  constexpr bool fits = std::same_as<typename Loss::Input, std::tuple<typename Model::Output, Targets>>;
-  static_assert(fits,
-                "smp::step: the loss must take what the model gives and the targets: its Input is "
-                "std::tuple<Model::Output, Targets>");
-  static_assert(TensorLike<LocalOf<typename Loss::Output>>, "smp::step: the loss must return a tensor, of one element");
-  using D = TagsOf<typename Loss::Output>;
-  if constexpr (!std::same_as<D, NoTags>) {
-    constexpr Spread kind = D::tp::on.kind;
-    static_assert(kind != Spread::partial,
-                  "smp::step: the loss is still a sum over tp (Partial); end the model with AllReduce");
-    static_assert(kind != Spread::shard,
-                  "smp::step: this loss is the mean over one tp rank's slice; a mean of means is not the mean; let the "
-                  "loss give local sums (Partial) and AllReduce them");
-    static_assert(
-        kind != Spread::replicated,
-        "smp::step: this loss is Replicated: its gradient would be counted once per tp rank; let the loss end "
-        "Invariant");
-  }
-  return fits;
-}
-
-/// The ranks whose samples are different: those of the RDP group if the tensor-parallel ranks compute one loss
-/// together, which its type says, else those of the DP group.
-template <class Loss>
-[[nodiscard]] constexpr Group feeds_of() {
-  using D = TagsOf<typename Loss::Output>;
-  if constexpr (!std::same_as<D, NoTags>) {
-    if (D::tp::on.kind == Spread::invariant) return Group::rdp;
-  }
-  return Group::dp;
-}
 
 /// The samples of all tensor-parallel ranks, one rank's after the other's. Waits for them: the host reads targets, to
 /// count and to check them.
@@ -145,65 +66,6 @@ template <class Loss, class Ctx>
 [[nodiscard]] bool gathers_samples(Ctx& ctx, bool prescaled) {
   return feeds_of<Loss>() == Group::rdp && !prescaled && ctx.groups()[Group::tp].size() > 1;
 }
-
-/// Calls `f(range, last)` for each micro-batch of a batch.
-template <class F>
-void for_each_microbatch(std::int64_t samples, int microbatches, F&& f) {
-  if (microbatches < 1) {
-    throw ConfigError("microbatches is " + std::to_string(microbatches) + ", but must be at least 1");
-  }
-  const int parts = samples < microbatches ? static_cast<int>(samples) : microbatches;
-  for (int part = 0; part < parts; ++part) f(microbatch(samples, parts, part), part + 1 == parts);
-}
-
-/// The sums of a pass, which the stream adds up.
-class LossSums {
- public:
-  /// Zeros.
-  template <class Ctx>
-  explicit LossSums(Ctx& ctx) : sums_(ctx.memory(), {count}, MemoryUse::buffer) {
-    ctx.stream().enqueue([sums = sums_.data()] {
-      for (int i = 0; i < count; ++i) sums[i] = 0;
-    });
-  }
-  /// Adds a loss.
-  template <class Ctx, class L>
-  void add(Ctx& ctx, const L& loss, double weight) {
-    const auto values = TensorTraits<L>::data(loss);
-    if (values.size() != 1) {
-      throw ConfigError("a loss is one number, but this one has the shape " + to_string(TensorTraits<L>::shape(loss)));
-    }
-    ctx.stream().enqueue([sums = sums_.data(), value = values.data(), weight] {
-      sums[0] += weight * static_cast<double>(*value);
-      sums[1] += weight;
-    });
-  }
-  /// Adds the sums of all ranks, and waits for them.
-  /// @throws ConfigError, on all ranks, if their weights must be `equal` and are not
-  template <class Ctx>
-  void finish(Ctx& ctx, Group feeds, bool equal) {
-    auto& group = ctx.groups()[feeds];
-    if (group.size() > 1) {
-      ctx.stream().enqueue([sums = sums_.data()] { sums[2] = sums[1] * sums[1]; });
-      group.all_reduce(ctx.stream(), sums_, sums_, smp::sum, Purpose::loss);
-    }
-    ctx.stream().synchronize();
-    const double* sums = sums_.data();
-    // Numbers are equal if and only if their squares sum up to the square of the sum, divided by how many they are.
-    if (equal && group.size() > 1 && sums[2] * group.size() != sums[1] * sums[1]) {
-      throw ConfigError("the ranks have batches of different sizes: " + std::to_string(std::as_const(sums_).data()[1]) +
-                        " samples on " + std::to_string(group.size()) + " ranks; count them (smp::CountSamples)");
-    }
-  }
-  /// All losses times their weights.
-  [[nodiscard]] double sum() const noexcept { return sums_.data()[0]; }
-  /// All weights.
-  [[nodiscard]] double weight() const noexcept { return sums_.data()[1]; }
-
- private:
-  static constexpr std::int64_t count = 3;  // sum, weight, square of a rank's weight
-  TensorOf<double> sums_;
-};
 
 /// Runs forward, loss and backward of `inputs` and `targets`, this rank's share of the global batch. Gradients add up
 /// until the model's own `step`.
@@ -234,43 +96,22 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
     if (all.first_sample) *all.first_sample -= static_cast<std::uint64_t>(ctx.groups()[Group::tp].rank() * samples);
     return step(ctx, model, loss, gathered_over_tp(ctx, inputs), gathered_over_tp(ctx, targets), all, count);
   }
+  const int source = output_rank(ctx, model);
   auto& feeds = ctx.groups()[feeds_of<L>()];
   const auto batches_before = static_cast<std::uint64_t>(feeds.rank() * options.passes + options.pass);
   const std::uint64_t first_sample =
       options.first_sample.value_or(batches_before * static_cast<std::uint64_t>(samples));
   const double share = 1.0 / (static_cast<double>(samples) * feeds.size() * options.passes);  // of one sample
 
-  using Value = LocalOf<typename L::Output>;
-  StepLoss<Value> result{StepOutput<Value>(ctx.memory(), options.microbatches)};
-  LossSums sums(ctx);
-  auto& saved = model.saved();
-  for_each_microbatch(samples, options.microbatches, [&](SampleRange range, bool last) {
-    const Targets part = batch_slice(targets, range);
-    double weight = static_cast<double>(range.size());
-    if constexpr (counted) weight = count(part);
-    if (weight == 0) return;  // its loss is a mean over nothing
-    ctx.last_microbatch = last && options.pass + 1 == options.passes;
-    ctx.position = {static_cast<std::uint64_t>(model.steps()), first_sample + static_cast<std::uint64_t>(range.first)};
-
-    typename L::Saved loss_saved{};
-    Value value =
-        local<Value>(loss.forward(ctx, {model.forward(ctx, batch_slice(inputs, range), saved), part}, loss_saved));
-    sums.add(ctx, value, weight);
-    double seed = 1.0 / feeds.size();
-    if (options.average) seed = counted ? weight : weight * share;
-    auto gradient = TensorTraits<GradOf<Value>>::make(ctx.memory(), TensorTraits<Value>::shape(value));
-    ctx.stream().enqueue([to = TensorTraits<GradOf<Value>>::data(gradient).data(), seed] {
-      *to = static_cast<std::remove_cvref_t<decltype(*to)>>(seed);
-    });
-    auto dy = std::get<0>(loss.backward(ctx, spread<GradOf<typename L::Output>>(std::move(gradient)), loss_saved));
-    loss_saved = {};
-    (void)model.backward(ctx, std::move(dy), saved);
-    saved = {};
-    result.microbatches.add(std::move(value), range.size());
-  });
-  sums.finish(ctx, feeds_of<L>(), !counted);
-  result.sum = sums.sum();
-  result.weight = sums.weight();
+  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(ctx, loss, inputs, targets,
+                                                                                     options.microbatches, count);
+  ends.train({static_cast<std::uint64_t>(model.steps()), first_sample},
+             !options.average ? 0.0
+             : counted        ? 1.0
+                              : share,
+             options.average ? 0.0 : 1.0 / feeds.size());
+  train_microbatches(ctx, model, ends, options.pass + 1 == options.passes);
+  auto result = ends.finish(feeds_of<L>(), !counted, source);
   if (counted && options.average) model.weigh(result.weight);
   return result;
 }
@@ -281,7 +122,7 @@ template <class L, class Ctx, class Model>
 StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options = {}) {
   StepLoss<L> result{StepOutput<L>(ctx.memory(), 0)};
   LossSums sums(ctx);
-  sums.finish(ctx, Group::dp, false);
+  sums.finish(ctx, Group::dp, false, output_rank(ctx, model));
   result.sum = sums.sum();
   result.weight = sums.weight();
   if (options.average) model.weigh(result.weight);
@@ -297,41 +138,66 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, 
                                                                        const Targets& targets, int microbatches = 1,
                                                                        const Count& count = {}) {
   using L = std::remove_cvref_t<Loss>;
-  using Value = LocalOf<typename L::Output>;
   static_assert(expect_loss<Model, L, Targets>());
+  const int source = output_rank(ctx, model);
   ctx.training = false;
-  StepLoss<Value> result{StepOutput<Value>(ctx.memory(), microbatches)};
-  LossSums sums(ctx);
-  auto& saved = model.saved();
-  for_each_microbatch(batch_size(targets), microbatches, [&](SampleRange range, bool) {
-    const Targets part = batch_slice(targets, range);
-    const double weight = count(part);
-    if (weight == 0) return;
-    typename L::Saved loss_saved{};
-    auto y = model.forward(ctx, batch_slice(inputs, range), saved);
-    saved = {};
-    Value value = local<Value>(loss.forward(ctx, {std::move(y), part}, loss_saved));
-    sums.add(ctx, value, weight);
-    result.microbatches.add(std::move(value), range.size());
-  });
-  sums.finish(ctx, feeds_of<L>(), false);
-  result.sum = sums.sum();
-  result.weight = sums.weight();
-  return result;
+  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(ctx, loss, inputs, targets,
+                                                                                     microbatches, count);
+  run_microbatches(ctx, model, ends);
+  return ends.finish(feeds_of<L>(), false, source);
 }
 
-/// What the model makes of `inputs`, without gradients: this rank's part of it.
+/// The ends of a model whose outputs are wanted.
+template <class Ctx, class Inputs, class Value>
+struct OutputEnds {
+  Ctx& ctx;                     ///< of the rank
+  const Inputs& inputs;         ///< a batch
+  int parts;                    ///< micro-batches
+  MemoryVector<Value> outputs;  ///< of the model, where they come out
+
+  /// Micro-batches that are run.
+  [[nodiscard]] int microbatches() const noexcept { return parts; }
+  /// The samples of a micro-batch.
+  [[nodiscard]] SampleRange range(int m) const { return microbatch(batch_size(inputs), parts, m); }
+  /// Nothing is drawn.
+  static void place(Ctx&, int) noexcept {}
+  /// What goes into the model.
+  [[nodiscard]] Inputs input(int m) const { return batch_slice(inputs, range(m)); }
+  /// What has come out of it.
+  template <class Y>
+  void output(int m, int /*slot*/, Y&& y) {
+    outputs[static_cast<std::size_t>(m)] = local<Value>(y);
+  }
+};
+
+/// What the model makes of `inputs`, without gradients: this rank's part of it, on every rank of a pipeline.
 template <class Ctx, class Model>
 StepOutput<LocalOf<typename Model::Output>> predict(Ctx ctx, Model& model, const typename Model::Input& inputs,
                                                     int microbatches = 1) {
   using Value = LocalOf<typename Model::Output>;
+  using Traits = TensorTraits<Value>;
+  const int source = output_rank(ctx, model);
   ctx.training = false;
-  StepOutput<Value> outputs(ctx.memory(), microbatches);
-  for_each_microbatch(batch_size(inputs), microbatches, [&](SampleRange range, bool) {
-    outputs.add(local<Value>(model.forward(ctx, batch_slice(inputs, range), model.saved())), range.size());
-    model.saved() = {};
-  });
+  int parts = 0;
+  for_each_microbatch(batch_size(inputs), microbatches, [&](SampleRange, bool) { ++parts; });
+  OutputEnds<Ctx, typename Model::Input, Value> ends{ctx, inputs, parts,
+                                                     MemoryVector<Value>(MemoryAllocator<Value>(ctx.memory()))};
+  ends.outputs.resize(static_cast<std::size_t>(parts));
+  run_microbatches(ctx, model, ends);
   ctx.stream().synchronize();
+  auto& stages = ctx.groups()[Group::pp];
+  StepOutput<Value> outputs(ctx.memory(), microbatches);
+  for (int m = 0; m < parts; ++m) {
+    Value& value = ends.outputs[static_cast<std::size_t>(m)];
+    if (stages.size() > 1) {
+      HostStream now;
+      Shape shape = stages.rank() == source ? Traits::shape(value) : Shape{};
+      stages.broadcast(now, std::span(&shape, 1), source, Purpose::control);
+      if (stages.rank() != source) value = Traits::make(ctx.memory(), shape);
+      stages.broadcast(now, Traits::data(value), source, Purpose::activation);
+    }
+    outputs.add(std::move(value), ends.range(m).size());
+  }
   return outputs;
 }
 

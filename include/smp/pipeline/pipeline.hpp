@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// A model whose layers are spread over ranks. Each rank constructs the whole model, for modules own no storage, and
+/// places the parameters of its own stages only, under their names in the whole model: so initial values, seeds and
+/// files are those of one rank.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <smp/error.hpp>
+#include <smp/module.hpp>
+#include <smp/parallel/count_parameters.hpp>
+#include <smp/pipeline/layers.hpp>
+#include <smp/pipeline/partition.hpp>
+#include <smp/pipeline/runner.hpp>
+#include <smp/pipeline/schedules.hpp>
+#include <smp/pipeline/work.hpp>
+#include <smp/topology.hpp>
+
+namespace smp {
+
+/// How a model is spread over the ranks of a pipeline.
+struct PipelineOptions {
+  /// Layers of each stage, in the order of the model; empty: as even as it goes, by the size of their parameters.
+  std::vector<int> partition{};
+  int active = 0;       ///< at most this many micro-batches under way on a rank; 0: as many as the schedule likes
+  bool overlap = true;  ///< send and receive beside the computation; an MPI without threads cannot
+};
+
+/// The layers of a `Sequential` on the ranks of the PP group, run as the schedule `S` says. Strategies of parameters
+/// are put around it, and `smp::step` runs it:
+///
+///     using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
+///     smp::DataParallel<Model> trainer(ctx, Model(ctx, Net(...)), smp::optim::AdamW{});
+///     smp::step(ctx, trainer, loss, inputs, targets, {.microbatches = 8});
+/// @tparam S a schedule; `Schedule::Runtime` is said when the model is constructed
+/// @tparam M a `Sequential`, or derived from one; the elements of a `Repeat` in it are layers of their own
+template <PipelineSchedule S, class M>
+class Pipeline {
+ public:
+  using Schedule = S;                            ///< the order of actions
+  using Model = M;                               ///< what is spread
+  using Rows = LayersOf<M>;                      ///< its layers
+  using Input = typename M::Input;               ///< of the first stage
+  using Output = typename M::Output;             ///< of the last stage
+  struct Saved {};                               ///< what is saved is in the slots of the micro-batches
+  using Slots = std::vector<typename M::Saved>;  ///< of one chunk
+
+  /// Spreads `model`; all ranks of the PP group call it with equal models.
+  /// @throws ConfigError if the layers cannot be spread like that
+  template <class Ctx>
+  Pipeline(Ctx& ctx, M model, PipelineOptions options = {}, S schedule = S{})
+      : model_(std::move(model)),
+        schedule_(std::move(schedule)),
+        options_(std::move(options)),
+        rank_(ctx.groups()[Group::pp].rank()),
+        placed_(place_stages(schedule_, shape_of(schedule_, {.ranks = ctx.groups()[Group::pp].size()}))),
+        slots_(static_cast<std::size_t>(placed_.shape.chunks)) {
+    if (placed_.stages() < 1) detail::refuse_number("the number of stages", placed_.stages(), 1);
+    cut();
+  }
+
+  /// Calls `f(name, child, unit slot, around)` for the layers on this rank, with their names in the whole model.
+  template <class F>
+  void children(F&& f) {
+    for (int chunk = 0; chunk < chunks(); ++chunk) rows().children(range(chunk), f);
+  }
+
+  /// The layers of the whole model.
+  [[nodiscard]] Rows rows() noexcept { return Rows(model_); }
+  /// The whole model; only the layers of this rank have values.
+  [[nodiscard]] M& model() noexcept { return model_; }
+  /// Which layers each stage has.
+  [[nodiscard]] const Partition& partition() const noexcept { return partition_; }
+  /// The layers of one of this rank's chunks.
+  [[nodiscard]] LayerRange range(int chunk) const noexcept {
+    const int stage = this->stage(chunk);
+    return stage < 0 ? LayerRange{} : LayerRange{partition_.first[stage], partition_.first[stage + 1]};
+  }
+  /// Which stage one of this rank's chunks is; -1 if there is no such chunk.
+  [[nodiscard]] int stage(int chunk) const noexcept { return placed_.chunk_stage[rank_ * chunks() + chunk]; }
+  /// Most stages on one rank.
+  [[nodiscard]] int chunks() const noexcept { return placed_.shape.chunks; }
+  /// How many stages there are.
+  [[nodiscard]] int stages() const noexcept { return placed_.stages(); }
+  /// The rank of the PP group that has a stage.
+  [[nodiscard]] int rank_of(int stage) const noexcept { return placed_.stage_rank[stage]; }
+
+  /// What this rank does in a step of that many micro-batches. Kept for the next one.
+  /// @throws ConfigError if the schedule cannot run that many; all ranks find out alike
+  [[nodiscard]] const PipelineWork& work(int microbatches, bool training) {
+    for (const auto& known : works_) {
+      if (known->plan.shape.microbatches == microbatches && known->training == training) return *known;
+    }
+    const PipelineShape shape{.ranks = placed_.ranks(), .microbatches = microbatches, .active = options_.active};
+    works_.push_back(
+        std::make_unique<PipelineWork>(training ? make_pipeline_work(schedule_, shape, rank_)
+                                                : make_pipeline_work(ForwardOnlySchedule<S>{schedule_}, shape, rank_)));
+    return *works_.back();
+  }
+  /// What micro-batches save in a chunk: at least `count` slots. They are kept.
+  [[nodiscard]] Slots& slots(int chunk, int count) {
+    Slots& all = slots_[static_cast<std::size_t>(chunk)];
+    if (all.size() < static_cast<std::size_t>(count)) all.resize(static_cast<std::size_t>(count));
+    return all;
+  }
+
+  /// What is left of a step that has failed.
+  void clear() {
+    for (Slots& all : slots_) {
+      for (auto& saved : all) saved = {};
+    }
+    mail_.reset();
+  }
+
+  /// Runs this rank's part of a step. `strategy` is around this pipeline.
+  /// @param microbatches of the step
+  /// @param training with backwards
+  /// @param completes the step is the last one before the update: gradients are reduced as they are completed
+  /// @param ends as `PipelineRun`
+  /// @throws what an action has thrown, here or on a rank that this one waits for; all messages have arrived then
+  template <class Ctx, class Strategy, class Ends>
+  void run(Ctx& ctx, Strategy& strategy, int microbatches, bool training, bool completes, Ends& ends) {
+    const PipelineWork& todo = work(microbatches, training);
+    if (mail_ == nullptr) mail_ = std::make_unique<PipelineMail<Rows>>(works_beside(ctx));
+    PipelineRun<Ctx, Strategy, Ends>(ctx, strategy, todo, *mail_, ends, completes)();
+  }
+
+ private:
+  template <class Ctx>
+  [[nodiscard]] bool works_beside(Ctx& ctx) const {
+    auto& group = ctx.groups()[Group::pp];
+    return options_.overlap && group.size() > 1 && ctx.stream().mode() == HostStream::Mode::at_once &&
+           comm::works_in_any_thread(group);
+  }
+  void cut() {
+    Table<int> first;
+    int next = 0;
+    for (const int layers : options_.partition) {
+      first.append(next);
+      next += layers;
+    }
+    if (options_.partition.empty()) {
+      Table<PartitionNode> layers;
+      rows().for_each([&](const std::string&, auto& layer) {
+        PartitionNode node;
+        node.parameters = static_cast<double>(parameter_bytes(layer));
+        layers.append(std::move(node));
+      });
+      partition_ = partition_by_cost(layers, stages(), {.ties = TiedUnits::apart});
+      return;
+    }
+    if (first.size() != stages() || next != rows().size()) {
+      throw ConfigError("the partition has " + std::to_string(first.size()) + " stages with " + std::to_string(next) +
+                        " layers, but the pipeline has " + std::to_string(stages()) + " stages and the model " +
+                        std::to_string(rows().size()) + " layers");
+    }
+    partition_ = partition_at(first, next);
+  }
+
+  M model_;
+  S schedule_;
+  PipelineOptions options_;
+  int rank_;
+  PipelinePlan placed_;  // where the stages are
+  Partition partition_;
+  std::vector<std::unique_ptr<PipelineWork>> works_;
+  std::vector<Slots> slots_;                  // by chunk
+  std::unique_ptr<PipelineMail<Rows>> mail_;  // made by the first step
+};
+
+}  // namespace smp

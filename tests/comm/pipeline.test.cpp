@@ -1,0 +1,139 @@
+// A pipeline: any schedule over any number of ranks and micro-batches computes what one rank computes.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <smp/optim/adam.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sequential.hpp>
+#include <smp/pipeline/pipeline.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "support/full.hpp"
+#include "support/ranks.hpp"
+#include "support/tiny_modules.hpp"
+
+namespace {
+
+using namespace smp::testing;
+using smp::Group, smp::Purpose, smp::StepOptions, smp::comm::Operation;
+
+using T = double;
+using Values = smp::TensorOf<T>;
+using Layer = Dense<T>;
+using Net = smp::Sequential<Layer, smp::Repeat<Layer>, Layer>;
+using Model = smp::Pipeline<smp::Schedule::Runtime, Net>;
+constexpr std::int64_t width = 4;
+
+/// Eight layers.
+Net net() {
+  return Net(Layer(width, width), smp::Repeat<Layer>(6, [](std::size_t) { return Layer(width, width); }),
+             Layer(width, width));
+}
+
+/// Samples `first` to `last - 1` of all there are: functions of their numbers.
+Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
+  Values v(memory, {last - first, width});
+  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
+    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
+  }
+  return v;
+}
+
+struct Run {
+  std::string schedule = "interleaved";
+  int chunks = 1;
+  int pp = 1;
+  int microbatches = 1;
+  std::int64_t batch = 16;  // of all ranks
+  int steps = 3;
+  smp::PipelineOptions options{};
+};
+
+struct Result {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<double>> weights;
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+template <class World>
+Result train(World& world, const Run& run) {
+  const smp::DynamicTopology topology(smp::degrees_for(world.size(), {.pp = run.pp, .rdp = smp::dynamic}));
+  smp::Worker worker(world, topology, 7);
+  auto ctx = worker.context();
+  smp::DataParallel trainer(ctx,
+                            Model(ctx, net(), run.options, smp::Schedule::Runtime::named(run.schedule, run.chunks)),
+                            smp::optim::AdamW({.weight_decay = 0.1}), {.clip = 0.05});
+  Result result;
+  const std::int64_t each = run.batch / worker.groups()[Group::rdp].size();
+  for (int s = 0; s < run.steps; ++s) {
+    const std::int64_t first = s * run.batch + worker.groups()[Group::rdp].rank() * each;
+    const auto x = samples(worker.memory(), first, first + each, 0),
+               y = samples(worker.memory(), first, first + each, 1);
+    result.losses.push_back(
+        smp::step(ctx, trainer, SquaredError<T>{}, x, y, {.microbatches = run.microbatches}).mean());
+    result.norms.push_back(trainer.step(ctx, 0.01));
+  }
+  trainer.for_each_parameter([&](std::string_view name, const smp::Shape&, auto values, auto) {
+    result.weights[std::string(name)].assign(values.begin(), values.end());
+  });
+  CHECK(worker.memory()[smp::MemoryUse::activation].live == 0);
+  return result;
+}
+
+/// On a rank of `world` by itself, over the same kind of communicator: one instantiation of everything.
+template <class World>
+Result alone(World& world, const Run& run) {
+  auto self = world.split(world.rank(), 0, "ALONE");
+  return train(self, {.microbatches = run.microbatches, .batch = run.batch, .steps = run.steps});
+}
+
+void check_close(const Result& found, const Result& expected) {
+  REQUIRE(found.losses.size() == expected.losses.size());
+  for (std::size_t s = 0; s < found.losses.size(); ++s) {
+    CHECK(std::abs(found.losses[s] - expected.losses[s]) <= 1e-12 * std::abs(expected.losses[s]));
+    CHECK(std::abs(found.norms[s] - expected.norms[s]) <= 1e-12 * expected.norms[s]);
+  }
+  CHECK(!found.weights.empty());
+  for (const auto& [name, values] : found.weights) {
+    CAPTURE(name);
+    REQUIRE(expected.weights.contains(name));
+    double largest = 0, worst = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      worst = std::max(worst, std::abs(values[i] - expected.weights.at(name)[i]));
+    }
+    CHECK(worst <= 1e-12 * largest + 1e-13);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every schedule computes what one rank computes") {
+  on_ranks({1, 2, 3, 4}, [](auto& world) {
+    for (const auto& [name, chunks] :
+         {std::pair("simple", 1), std::pair("interleaved", 1), std::pair("looped", 2), std::pair("looped_breadth", 2),
+          std::pair("zero_bubble", 1), std::pair("zero_bubble_v", 2), std::pair("dual_pipe_v", 2)}) {
+      const auto schedule = smp::Schedule::Runtime::named(name, chunks);
+      for (const int microbatches : {1, 2, 4, 8, 16}) {
+        const smp::PipelineShape shape = smp::shape_of(schedule, {.ranks = world.size(), .microbatches = microbatches});
+        if (!smp::microbatch_rule(schedule, shape).allows(microbatches)) continue;
+        CAPTURE(name);
+        CAPTURE(microbatches);
+        const Run run{.schedule = name, .chunks = chunks, .pp = world.size(), .microbatches = microbatches};
+        check_close(train(world, run), alone(world, run));
+      }
+    }
+  });
+}
