@@ -71,7 +71,7 @@ class DataParallelEngine : public FlatEngine {
       const std::span<double> parts(&scale().squares_of_parts, 1);
       ctx.groups()[Group::tp].all_reduce(compute, parts, parts, sum, Purpose::norm);
     }
-    const optim::StepNumbers numbers = finish_scale(compute, learning_rate);
+    const optim::StepNumbers numbers = finish_scale(ctx, learning_rate);
     storage().for_each_type([&](auto& arrays) { update_runs(compute, optimizer, arrays, numbers, &scale()); });
     begin_step();
   }

@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 
 #include <smp/comm/call.hpp>
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/reduction.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/error.hpp>
 #include <smp/layout.hpp>
@@ -113,16 +115,13 @@ class FlatEngine {
   }
   /// For those blocks that are `here(block)` whole.
   template <class Ctx, class Options, class Here>
-  FlatEngine(const char* name, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options,
+  FlatEngine(const char* /*name*/, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options,
              std::size_t bucket_bytes, Here here)
       : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
         storage_(layout, ctx.memory(), states, here),
         reduction_(layout.blocks().size(), storage_.gradients(plain), bucket_bytes),
         ranks_(ctx.groups()[Group::dp].size()),
         clip_(options.clip) {
-    if (ctx.groups()[Group::pp].size() > 1) {
-      throw ConfigError(std::string(name) + " holds all layers of a model: its topology has pp 1");
-    }
     storage_.initialise(ctx.seed());
     if (options.compare_initial_values) compare(ctx);
     if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
@@ -160,6 +159,18 @@ class FlatEngine {
     compute.wait(side_done_);
   }
 
+  /// Adds the squares of all stages of the model, then as below.
+  template <class Ctx>
+    requires requires(Ctx& ctx) { ctx.groups(); }
+  optim::StepNumbers finish_scale(Ctx& ctx, double learning_rate) {
+    auto& stages = ctx.groups()[Group::pp];
+    if (stages.size() > 1) {
+      ctx.stream().enqueue([scale = &scale_] { scale->squares += std::exchange(scale->squares_of_parts, 0.0); });
+      const std::span<double> squares(&scale_.squares, 1);
+      stages.all_reduce(ctx.stream(), squares, squares, sum, Purpose::norm);
+    }
+    return finish_scale(ctx.stream(), learning_rate);
+  }
   /// Enqueues the norm and the factor of the gradients, of which `scale()` has the squares.
   /// @return the numbers of the update
   optim::StepNumbers finish_scale(HostStream& compute, double learning_rate) {
