@@ -220,13 +220,3 @@ TEST_CASE("case 31: weight decay of a matrix, not of biases and norms, wherever 
     });
   });
 }
-
-TEST_CASE("a pipeline's topology is refused") {
-  on_ranks({2}, [](auto& world) {
-    smp::Worker worker(world, smp::Topology<smp::Degrees{.pp = 2}>(), 7);
-    auto ctx = worker.context();
-    const auto make = [&] { smp::ShardedOptimizer trainer(ctx, Plain(width, width)); };
-    CHECK_THROWS_WITH_AS(make(), "smp: ShardedOptimizer holds all layers of a model: its topology has pp 1",
-                         smp::ConfigError);
-  });
-}
