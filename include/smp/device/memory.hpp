@@ -48,13 +48,19 @@ class Memory {
 
   /// Gives back to the system what is kept.
   ~Memory() {
-    for (Storage*& list : kept_) {
-      while (list != nullptr) release_to_system(std::exchange(list, list->next));
+    for (auto& lists : kept_) {
+      for (Storage*& list : lists) {
+        while (list != nullptr) release_to_system(std::exchange(list, list->next));
+      }
     }
   }
 
   /// Alignment of all storage: a cache line, and what vector instructions like.
   static constexpr std::size_t alignment = 64;
+
+  /// Who writes to a piece of memory: tasks of the rank's stream, or the host at once. What the host writes must never
+  /// have been a tensor: tasks that still wait in a queue write to that.
+  enum class Writer : unsigned char { stream, host };
 
   /// A piece of memory with its count of handles, in front of its bytes.
   struct alignas(alignment) Storage {
@@ -63,6 +69,7 @@ class Memory {
     std::size_t bytes = 0;                  ///< that were asked for
     unsigned size_class = 0;                ///< its capacity is 2^size_class
     MemoryUse use = MemoryUse::activation;  ///< what it is counted as
+    Writer writer = Writer::stream;         ///< who writes to it
     std::atomic<int> handles{1};            ///< that refer to it
 
     /// The bytes.
@@ -71,12 +78,13 @@ class Memory {
 
   /// At least `bytes` bytes, not initialised, with one handle.
   /// @throws std::bad_alloc
-  [[nodiscard]] Storage* allocate(std::size_t bytes, MemoryUse use) {
+  [[nodiscard]] Storage* allocate(std::size_t bytes, MemoryUse use, Writer writer = Writer::stream) {
     const unsigned size_class = static_cast<unsigned>(std::bit_width(bytes < smallest ? smallest - 1 : bytes - 1));
     const std::lock_guard lock(mutex_);
-    Storage* storage = kept_[size_class];
+    Storage*& list = kept(writer)[size_class];
+    Storage* storage = list;
     // Checked, the piece that was given back last is not the one that is handed out.
-    Storage** place = checked_ && storage != nullptr ? &storage->next : &kept_[size_class];
+    Storage** place = checked_ && storage != nullptr ? &storage->next : &list;
     storage = *place;
     if (storage != nullptr) {
       *place = storage->next;
@@ -85,6 +93,7 @@ class Memory {
       storage = ::new (raw) Storage;
       storage->owner = this;
       storage->size_class = size_class;
+      storage->writer = writer;
     }
     storage->bytes = bytes;
     storage->use = use;
@@ -98,7 +107,7 @@ class Memory {
     const std::lock_guard lock(mutex_);
     if (checked_) std::memset(storage->data(), 0xFF, std::size_t{1} << storage->size_class);
     counts_[static_cast<std::size_t>(storage->use)].live -= storage->bytes;
-    storage->next = std::exchange(kept_[storage->size_class], storage);
+    storage->next = std::exchange(kept(storage->writer)[storage->size_class], storage);
   }
 
   /// From now on storage that is released becomes NaN in every element, and the next tensor lies elsewhere, so that
@@ -141,6 +150,9 @@ class Memory {
     c.peak = c.live > c.peak ? c.live : c.peak;
   }
 
+  [[nodiscard]] std::array<Storage*, 64>& kept(Writer writer) noexcept {
+    return kept_[static_cast<std::size_t>(writer)];
+  }
   static void release_to_system(Storage* storage) noexcept {
     storage->~Storage();
     ::operator delete(static_cast<void*>(storage), std::align_val_t{alignment});
@@ -148,7 +160,7 @@ class Memory {
 
   mutable std::mutex mutex_;
   std::array<MemoryCount, memory_uses> counts_{};
-  std::array<Storage*, 64> kept_{};  // by size class
+  std::array<std::array<Storage*, 64>, 2> kept_{};  // by writer and size class
   bool checked_ = false;
 };
 

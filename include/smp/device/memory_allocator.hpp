@@ -26,7 +26,7 @@ class MemoryAllocator {
   /// Room for `count` objects.
   [[nodiscard]] T* allocate(std::size_t count) {
     static_assert(alignof(T) <= Memory::alignment);
-    return reinterpret_cast<T*>(memory_->allocate(count * sizeof(T), use_)->data());
+    return reinterpret_cast<T*>(memory_->allocate(count * sizeof(T), use_, Memory::Writer::host)->data());
   }
   /// Gives it back.
   void deallocate(T* objects, std::size_t) noexcept {
