@@ -134,26 +134,28 @@ struct GatherChoice {
 /// "flat: the piece of a rank, 1048576 bytes, is larger than scratch_bytes, 8192"
 [[nodiscard]] inline std::string describe(const GatherChoice& choice, const GatherOptions& options,
                                           const GroupOnNodes& group, std::size_t piece) {
-  const std::string way = std::string(name(choice.backend)) + ": ";
-  switch (choice.reason) {
-    case GatherReason::asked_for:
-      return way + "asked for";
-    case GatherReason::several_nodes:
-      return way + std::to_string(group.ranks) + " ranks on " + std::to_string(group.nodes) + " nodes";
-    case GatherReason::one_node:
-      return way + "the ranks are on one node";
-    case GatherReason::one_rank_per_node:
-      return way + "no two ranks share a node";
-    case GatherReason::switched_off:
-      return way + "hierarchical gathers are switched off";
-    case GatherReason::scratch_too_small:
-      return way + "the piece of a rank, " + std::to_string(piece) + " bytes, is larger than scratch_bytes, " +
-             std::to_string(options.scratch_bytes);
-    case GatherReason::sort_too_small:
-      return way + "a rank collects " + std::to_string(group.collected(piece)) +
-             " bytes for its node, which is more than sort_bytes, " + std::to_string(options.sort_bytes);
-  }
-  return way;
+  const auto why = [&]() -> std::string {
+    switch (choice.reason) {
+      case GatherReason::asked_for:
+        return "asked for";
+      case GatherReason::several_nodes:
+        return std::to_string(group.ranks) + " ranks on " + std::to_string(group.nodes) + " nodes";
+      case GatherReason::one_node:
+        return "the ranks are on one node";
+      case GatherReason::one_rank_per_node:
+        return "no two ranks share a node";
+      case GatherReason::switched_off:
+        return "hierarchical gathers are switched off";
+      case GatherReason::scratch_too_small:
+        return "the piece of a rank, " + std::to_string(piece) + " bytes, is larger than scratch_bytes, " +
+               std::to_string(options.scratch_bytes);
+      case GatherReason::sort_too_small:
+        return "a rank collects " + std::to_string(group.collected(piece)) +
+               " bytes for its node, which is more than sort_bytes, " + std::to_string(options.sort_bytes);
+    }
+    return {};
+  };
+  return std::string(name(choice.backend)) + ": " + why();
 }
 
 /// What was chosen for the gathers of one group, and how often. Several streams may count and read at the same time.
