@@ -28,6 +28,8 @@ struct NoHooks {};
 template <class Stream, class Groups, class Hooks = NoHooks>
 class Context {
  public:
+  static constexpr bool has_hooks = !std::is_same_v<Hooks, NoHooks>;  ///< a strategy brings parameters
+
   /// @param seed of the run's random numbers
   Context(Stream& stream, Memory& memory, Groups& groups, std::uint64_t seed, Hooks* hooks = nullptr)
       : stream_(&stream), memory_(&memory), groups_(&groups), seed_(seed), hooks_(hooks) {}
@@ -59,7 +61,7 @@ class Context {
   /// strategy, or for a child that is no unit, just `f()`. Called by containers.
   template <class F>
   decltype(auto) unit(Unit* unit, Phase phase, F&& f) {
-    if constexpr (std::is_same_v<Hooks, NoHooks>) {
+    if constexpr (!has_hooks) {
       return std::forward<F>(f)();
     } else {
       if (unit == nullptr || hooks_ == nullptr) return std::forward<F>(f)();

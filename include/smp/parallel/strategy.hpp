@@ -9,6 +9,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -59,8 +60,9 @@ class Strategy {
   /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ
   template <class Ctx, class Options>
   Strategy(Ctx& ctx, M model, Opt optimizer, const Options& options, LayoutOptions layout = {})
-      : held_(std::make_unique<Held>(std::move(model), std::move(optimizer), layout)) {
-    held_->engine = std::make_unique<Engine>(ctx, held_->layout, held_->optimizer.states(), is_plain<M>, options);
+      : held_(std::make_unique<Held>(std::move(model), std::move(optimizer))) {
+    held_->layout.emplace(held_->model, layout);
+    held_->engine = std::make_unique<Engine>(ctx, *held_->layout, held_->optimizer.states(), is_plain<M>, options);
   }
 
   /// As the model.
@@ -88,13 +90,12 @@ class Strategy {
   /// Runs `f(context)` in the root unit: part of a forward or backward of the model, which hears of its units.
   template <class Ctx, class F>
   decltype(auto) run(Ctx& ctx, Phase phase, F&& f) const {
-    using Stream = std::remove_cvref_t<decltype(ctx.stream())>;
-    using Groups = std::remove_cvref_t<decltype(ctx.groups())>;
-    UnitHooks<Engine, Stream, Groups> hooks{*held_->engine, ctx.stream(), ctx.groups(), ctx.training,
-                                            phase != Phase::forward};
-    auto inner = ctx.with(hooks);
-    const auto call = held_->engine->call();
-    return inner.unit(&held_->layout.units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
+    if constexpr (Ctx::has_hooks) {
+      return std::forward<F>(f)(ctx);  // inside of a model that another strategy holds
+    } else {
+      if (held_->engine == nullptr) return std::forward<F>(f)(ctx);
+      return run_with_hooks(ctx, phase, std::forward<F>(f));
+    }
   }
 
   /// Sums gradients over the ranks, clips them, updates the parameters, and sets the gradients to zero. All ranks of
@@ -134,7 +135,7 @@ class Strategy {
   }
 
   /// Units and blocks of the model.
-  [[nodiscard]] Layout& layout() noexcept { return held_->layout; }
+  [[nodiscard]] Layout& layout() noexcept { return *held_->layout; }
   /// The model.
   [[nodiscard]] M& module() noexcept { return held_->model; }
   /// The engine.
@@ -142,17 +143,32 @@ class Strategy {
   /// Room for what one micro-batch saves, for whoever runs one at a time: what it has allocated is kept.
   [[nodiscard]] Saved& saved() noexcept { return held_->saved; }
 
+ protected:
+  /// Holds no parameters: for a place inside of a model that another strategy holds.
+  explicit Strategy(M model) : held_(std::make_unique<Held>(std::move(model), Opt{})) {}
+
  private:
   // Units, blocks and events are referred to: a strategy may be moved, what it holds stays where it is.
   struct Held {
-    Held(M m, Opt o, LayoutOptions options) : model(std::move(m)), layout(model, options), optimizer(std::move(o)) {}
+    Held(M m, Opt o) : model(std::move(m)), optimizer(std::move(o)) {}
 
     M model;
-    Layout layout;
+    std::optional<Layout> layout{};
     Opt optimizer;
     std::unique_ptr<Engine> engine{};
     Saved saved{};
   };
+
+  template <class Ctx, class F>
+  decltype(auto) run_with_hooks(Ctx& ctx, Phase phase, F&& f) const {
+    using Stream = std::remove_cvref_t<decltype(ctx.stream())>;
+    using Groups = std::remove_cvref_t<decltype(ctx.groups())>;
+    UnitHooks<Engine, Stream, Groups> hooks{*held_->engine, ctx.stream(), ctx.groups(), ctx.training,
+                                            phase != Phase::forward};
+    auto inner = ctx.with(hooks);
+    const auto call = held_->engine->call();
+    return inner.unit(&held_->layout->units().front(), phase, [&]() -> decltype(auto) { return f(inner); });
+  }
 
   std::unique_ptr<Held> held_;
 };

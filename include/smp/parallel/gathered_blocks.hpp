@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Sharded parameters on their way to the units that use them: gathered over the shard group, in a stream of their own,
+/// ahead of their use.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <smp/comm/call.hpp>
+#include <smp/device/host_stream.hpp>
+#include <smp/error.hpp>
+#include <smp/layout.hpp>
+#include <smp/parallel/flat_storage.hpp>
+#include <smp/parallel/gathered_storage.hpp>
+#include <smp/parallel/shard_storage.hpp>
+
+namespace smp {
+
+/// How parameters are gathered; sizes in bytes.
+struct GatherLimits {
+  std::size_t granule = 1;      ///< every place is a multiple of it
+  std::size_t max_live = 0;     ///< gathered at a time; what a unit needs at once always is
+  std::size_t merge_below = 0;  ///< smaller gathers that follow each other become one message
+  bool checked = false;         ///< released storage is NaN, a block comes back elsewhere, and every gather says which
+};
+
+/// Lets `Block::value` point at whole values while a unit that uses the block is entered.
+class GatheredBlocks {
+ public:
+  /// For the blocks that have shards.
+  /// @param beside gather in a stream with a thread of its own
+  GatheredBlocks(Layout& layout, const ShardStorage& shards, Memory& memory, const GatherLimits& limits, int ranks,
+                 bool beside)
+      : shards_(&shards),
+        memory_(&memory),
+        limits_(limits),
+        ranks_(static_cast<std::size_t>(ranks)),
+        units_(static_cast<int>(layout.units().size())),
+        storage_(memory, blocks_of_units(layout), footprints(layout), largest_set(layout), limits.max_live,
+                 limits.checked ? jitter_bytes : 0) {
+    for (Block& b : layout.blocks()) blocks_.emplace_back().block = &b;
+    if (beside) stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+  }
+
+  /// Brings what a unit uses, and what the plan fetches ahead. `compute` goes on when the unit's are there.
+  /// @param group the shard group, for this stream
+  template <class Comm>
+  void enter(HostStream& compute, Comm& group, const Unit& unit, bool training) {
+    bring(compute, group, unit.id, training);
+  }
+  /// Takes them away: what is kept for later is not seen meanwhile.
+  void leave(HostStream& compute, const Unit& unit, bool training) { take_away(compute, unit.id, training); }
+
+  /// Calls `f()` while the values of one block are here.
+  template <class Comm, class F>
+  void with_values(HostStream& compute, Comm& group, const Block& block, F&& f) {
+    bring(compute, group, units_ + block.id, false);
+    compute.synchronize();
+    std::forward<F>(f)();
+    take_away(compute, units_ + block.id, false);
+  }
+
+  /// Says to the other ranks of the group, if all is checked, that this rank ends its step.
+  template <class Comm>
+  void expect_end(HostStream& compute, Comm& group) {
+    if (limits_.checked && ranks_ > 1) agree(stream(compute), group, no_block);
+  }
+  /// The values of all shards are others after what is enqueued in `compute`: the next step begins.
+  /// @param complete the step has had all its passes
+  void end_step(HostStream& compute, bool complete) {
+    compute.record(updated_);
+    stale_ = true;
+    if (storage_.frees_storage()) {
+      compute.synchronize();
+      stream(compute).synchronize();
+    }
+    storage_.end_step(complete);
+  }
+  /// Waits for what is on its way and forgets what has gone wrong.
+  void settle() noexcept {
+    try {
+      if (stream_) stream_->synchronize();
+    } catch (...) {
+      // Whoever discards has seen it: the computation waits for what is gathered.
+    }
+  }
+
+  /// Where everything is.
+  [[nodiscard]] const GatheredStorage& storage() const noexcept { return storage_; }
+  /// A number for the order in which this rank uses units, the same on all ranks of the group.
+  [[nodiscard]] std::uint64_t order_hash() const {
+    std::uint64_t hash = 0;
+    for (const GatherUse& use : storage_.order()) {
+      hash = (hash ^ static_cast<std::uint64_t>(use.unit)) * 1099511628211U;
+    }
+    return ((hash ^ storage_.position()) * 1099511628211U) ^ (storage_.following() ? 1U : 0U);
+  }
+  /// Bytes of the room for merged messages.
+  [[nodiscard]] std::size_t message_bytes() const noexcept { return message_.size(); }
+
+ private:
+  static constexpr std::size_t jitter_bytes = 64;
+
+  struct OfBlock {
+    Block* block = nullptr;
+    HostEvent gathered{};  // in the stream that gathers
+    HostEvent last_use{};  // in the stream of the computation
+  };
+
+  [[nodiscard]] OfBlock& of(int block) noexcept { return blocks_[static_cast<std::size_t>(block)]; }
+  [[nodiscard]] HostStream& stream(HostStream& compute) noexcept { return stream_ ? *stream_ : compute; }
+
+  // What the units use, and, behind them, each block by itself.
+  std::vector<std::vector<int>> blocks_of_units(Layout& layout) const {
+    std::vector<std::vector<int>> all;
+    for (const Unit& u : layout.units()) {
+      auto& own = all.emplace_back();
+      for (const Block* b : u.uses) {
+        if (shards_->place(b->id).size > 0) own.push_back(b->id);
+      }
+    }
+    for (const Block& b : layout.blocks()) all.push_back({b.id});
+    return all;
+  }
+  [[nodiscard]] std::size_t footprint(int block) const {
+    const std::size_t slack = limits_.checked ? 8 * jitter_bytes : 0;
+    return (shards_->place(block).bytes + limits_.granule - 1) / limits_.granule * limits_.granule + slack;
+  }
+  std::vector<std::size_t> footprints(Layout& layout) const {
+    std::vector<std::size_t> all;
+    for (const Block& b : layout.blocks()) all.push_back(footprint(b.id));
+    return all;
+  }
+  /// Bytes of the largest set that is in use at once: of a unit and those around it.
+  std::size_t largest_set(Layout& layout) const {
+    std::size_t largest = 0;
+    for (const Unit& u : layout.units()) {
+      std::vector<int> set;
+      for (int id = u.id; id >= 0; id = layout.units()[static_cast<std::size_t>(id)].parent) {
+        for (const Block* b : layout.units()[static_cast<std::size_t>(id)].uses) {
+          if (shards_->place(b->id).size > 0) set.push_back(b->id);
+        }
+      }
+      std::sort(set.begin(), set.end());
+      set.erase(std::unique(set.begin(), set.end()), set.end());
+      std::size_t bytes = 0;
+      for (const int b : set) bytes += footprint(b);
+      largest = std::max(largest, bytes);
+    }
+    return largest;
+  }
+
+  template <class Comm>
+  void bring(HostStream& compute, Comm& group, int unit, bool training) {
+    const GatheredStorage::Change change = storage_.enter(unit, training);
+    if (limits_.checked && !change.released.empty()) poison(compute, change.released);
+    if (!change.gathered.empty()) gather(compute, group, change.gathered);
+    for (const int block : storage_.blocks(unit)) {
+      compute.wait(of(block).gathered);
+      of(block).block->value = storage_.place(block);
+    }
+  }
+  void take_away(HostStream& compute, int unit, bool training) {
+    storage_.leave(unit, training);
+    for (const int block : storage_.blocks(unit)) {
+      if (storage_.in_use(block)) continue;
+      of(block).block->value = nullptr;
+      compute.record(of(block).last_use);
+    }
+    if (!storage_.blocks(unit).empty()) compute.record(left_);
+  }
+
+  /// Fills what is given up with NaN, before anything else comes there.
+  void poison(HostStream& compute, std::span<const GatheredStorage::Release> list) {
+    for (const GatheredStorage::Release& r : list) {
+      compute.enqueue([place = r.place, bytes = shards_->place(r.block).bytes] { std::memset(place, 0xFF, bytes); });
+    }
+    compute.record(left_);
+  }
+
+  template <class Comm>
+  void gather(HostStream& compute, Comm& group, std::span<const GatheredStorage::Gather> list) {
+    HostStream& s = stream(compute);
+    if (limits_.checked) agree(s, group, list.front().block);
+    for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
+      Range range = range_of(list[begin].block);
+      wait(s, list[begin]);
+      for (end = begin + 1; end < list.size() && join(range, range_of(list[end].block)); ++end) wait(s, list[end]);
+      if (end == begin + 1) {
+        const Block& b = *of(list[begin].block).block;
+        group.all_gather(s, shards_->values(b), std::span(list[begin].place, shards_->place(b.id).bytes),
+                         Purpose::parameter);
+      } else {
+        gather_together(s, group, range, list.subspan(begin, end - begin));
+      }
+      for (std::size_t i = begin; i < end; ++i) s.record(of(list[i].block).gathered);
+    }
+  }
+
+  // Consecutive shards, in bytes of a rank.
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+  };
+  [[nodiscard]] Range range_of(int block) noexcept {
+    const auto shard = shards_->values(*of(block).block);
+    return {shard.data(), shard.data() + shard.size()};
+  }
+  /// Adds a neighbour to a range, if the message stays small.
+  [[nodiscard]] bool join(Range& range, const Range& next) const noexcept {
+    const bool behind = next.begin == range.end, before = next.end == range.begin;
+    const auto bytes = static_cast<std::size_t>((range.end - range.begin) + (next.end - next.begin)) * ranks_;
+    if ((!behind && !before) || bytes >= limits_.merge_below) return false;
+    range = {before ? next.begin : range.begin, before ? range.end : next.end};
+    return true;
+  }
+
+  void wait(HostStream& s, const GatheredStorage::Gather& g) {
+    if (std::exchange(stale_, false)) {
+      s.wait(updated_);
+      s.wait(left_);
+    } else if (g.after == GatheredStorage::everything || limits_.checked) {
+      s.wait(left_);
+    } else if (g.after >= 0) {
+      s.wait(of(g.after).last_use);
+    }
+  }
+
+  /// Small ones in one message, from which every block takes its pieces.
+  template <class Comm>
+  void gather_together(HostStream& s, Comm& group, const Range& range, std::span<const GatheredStorage::Gather> list) {
+    const std::span<const std::byte> own(range.begin, range.end);
+    if (message_.size() < own.size() * ranks_) {
+      s.synchronize();
+      message_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, own.size() * ranks_);
+    }
+    group.all_gather(s, own, std::span(message_.data(), own.size() * ranks_), Purpose::parameter);
+    for (const GatheredStorage::Gather& g : list) {
+      const auto shard = shards_->values(*of(g.block).block);
+      s.enqueue([from = message_.data() + (shard.data() - own.data()), to = g.place, from_step = own.size(),
+                 to_step = shard.size(), ranks = ranks_] {
+        for (std::size_t r = 0; r < ranks; ++r) std::memcpy(to + r * to_step, from + r * from_step, to_step);
+      });
+    }
+  }
+
+  /// All ranks of the group gather the same block, or end the step.
+  template <class Comm>
+  void agree(HostStream& s, Comm& group, int block) {
+    s.enqueue([number = &number_, block] { *number = block; });
+    numbers_.resize(ranks_);
+    group.all_gather(s, std::span<const int>(&number_, 1), numbers_, Purpose::control);
+    s.enqueue([this, rank = group.rank()] {
+      for (std::size_t r = 0; r < numbers_.size(); ++r) {
+        if (numbers_[r] == number_) continue;
+        throw CommError("rank " + std::to_string(r) + " of the SHARD group " + doing(numbers_[r]) + " while rank " +
+                        std::to_string(rank) + " " + doing(number_) + ": the ranks use units in different orders");
+      }
+    });
+  }
+  [[nodiscard]] std::string doing(int block) const {
+    if (block == no_block) return "ends its step";
+    const Block& b = *blocks_[static_cast<std::size_t>(block)].block;
+    return "gathers block " + std::to_string(block) + " (" + b.segments.front().name + ", ...)";
+  }
+
+  static constexpr int no_block = -1;
+
+  const ShardStorage* shards_;
+  Memory* memory_;
+  GatherLimits limits_;
+  std::size_t ranks_;
+  int units_;  // of the layout
+  GatheredStorage storage_;
+  std::deque<OfBlock> blocks_;
+  HostEvent updated_;         // the values of the shards are those of this step
+  HostEvent left_;            // the last unit that has been left
+  bool stale_ = true;         // nothing has been gathered since `updated_`
+  int number_ = 0;            // of the block that this rank gathers
+  std::vector<int> numbers_;  // of all ranks
+  FlatArray<std::byte> message_;
+  std::unique_ptr<HostStream> stream_;  // ends before what its tasks use
+};
+
+}  // namespace smp

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// @file
+/// Where gathered parameters are while they are used: one arena, and the plan of a step that says what comes when,
+/// where to, and what goes for it. Decides only: it neither moves nor computes anything.
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <smp/device/memory.hpp>
+#include <smp/parallel/flat_storage.hpp>
+#include <smp/plan/gather_plan.hpp>
+
+namespace smp {
+
+/// The values of blocks that are gathered for the units that use them.
+///
+/// The first step gathers a unit's blocks when it is entered, and records the order; then a plan is made, and replayed
+/// in every step. A step that leaves the recorded order gathers on demand from there on, and the next one records
+/// again. So does one in which the model is evaluated between two passes, without recording.
+class GatheredStorage {
+ public:
+  /// Said of a gather that has to wait for everything that has been computed before, not for one block's last use.
+  static constexpr int everything = -2;
+
+  /// A block that must be gathered now.
+  struct Gather {
+    int block;         ///< which
+    std::byte* place;  ///< where to
+    int after;         ///< block whose last use ends before; -1: there is none; or `everything`
+  };
+  /// A block whose values are no longer here.
+  struct Release {
+    int block;         ///< which
+    std::byte* place;  ///< where it was
+  };
+  /// What changes when a unit is entered. Valid until the next call.
+  struct Change {
+    std::span<const Release> released;  ///< what goes for it
+    std::span<const Gather> gathered;   ///< blocks to gather: what the unit needs, then what is fetched ahead
+  };
+
+  /// @param blocks_of_unit what each unit uses that must be gathered
+  /// @param bytes of each block, gathered
+  /// @param needed bytes of the largest set in use at once
+  /// @param max_live bytes that may be gathered, or `needed` if that is more
+  /// @param jitter a block that comes again lies so many bytes further, up to seven times; counted in its `bytes`
+  GatheredStorage(Memory& memory, std::vector<std::vector<int>> blocks_of_unit, std::vector<std::size_t> bytes,
+                  std::size_t needed, std::size_t max_live, std::size_t jitter = 0)
+      : memory_(&memory),
+        jitter_(jitter),
+        blocks_of_unit_(std::move(blocks_of_unit)),
+        bytes_(std::move(bytes)),
+        max_live_(max_live),
+        arena_(memory, MemoryUse::buffer, needed),
+        live_(bytes_.size()) {
+    released_.reserve(bytes_.size());
+    gathered_.reserve(bytes_.size());
+    gaps_.reserve(bytes_.size());
+  }
+
+  /// What a unit uses that must be gathered.
+  [[nodiscard]] const std::vector<int>& blocks(int unit) const noexcept {
+    return blocks_of_unit_[static_cast<std::size_t>(unit)];
+  }
+  /// Where a block is that a unit has been entered for.
+  [[nodiscard]] std::byte* place(int block) const noexcept { return live(block).place; }
+  /// Whether anybody uses a block now.
+  [[nodiscard]] bool in_use(int block) const noexcept { return live(block).uses > 0; }
+
+  /// A unit is entered.
+  /// @param training the entry belongs to a pass of a step, not to an evaluation
+  Change enter(int unit, bool training) {
+    released_.clear();
+    gathered_.clear();
+    if (blocks(unit).empty()) return {};
+    if (!training) {
+      if (position_ > 0) following_ = false;  // what the plan has fetched may go
+    } else if (following_) {
+      following_ = position_ < order_.size() && order_[position_].unit == unit;
+      if (!following_) record_ = true;  // in the next step
+      if (following_ && position_ == 0) release_unused();
+    }
+    if (training && following_) {
+      follow();
+      ++position_;
+    } else {
+      if (training && recording_) {
+        entries_.push_back(order_.size());
+        order_.push_back({unit, 0});
+      }
+      if (training) ++position_;
+      demand(unit);
+    }
+    for (const int b : blocks(unit)) ++live(b).uses;
+    return {released_, gathered_};
+  }
+
+  /// A unit is left.
+  void leave(int unit, bool training) {
+    if (blocks(unit).empty()) return;
+    for (const int b : blocks(unit)) --live(b).uses;
+    if (!recording_ || !training || entries_.empty()) return;
+    order_[entries_.back()].until = static_cast<int>(order_.size());
+    entries_.pop_back();
+  }
+
+  /// All values are stale, and the next step begins. If this one has been recorded, its plan is made.
+  /// @param complete the step has had all its passes
+  void end_step(bool complete) {
+    for (Live& l : live_) l = {};
+    spill_.clear();
+    if (recording_) {
+      if (complete && !order_.empty()) {
+        make_plan();
+        recording_ = false;
+      } else {
+        order_.clear();
+      }
+      entries_.clear();
+    }
+    if (std::exchange(record_, false)) {
+      recording_ = true;
+      order_.clear();
+    }
+    following_ = !recording_;
+    position_ = 0;
+  }
+
+  /// True if `end_step` will free storage that tasks may still use: the first step's, and after a change of the order.
+  [[nodiscard]] bool frees_storage() const noexcept { return recording_ || !spill_.empty(); }
+  /// The plan that is replayed, once there is one.
+  [[nodiscard]] const GatherPlan* plan() const noexcept { return plan_ ? &*plan_ : nullptr; }
+  /// The order that the plan was made for, or that is being recorded.
+  [[nodiscard]] std::span<const GatherUse> order() const noexcept { return order_; }
+  /// Entries of units so far in this step.
+  [[nodiscard]] std::size_t position() const noexcept { return position_; }
+  /// Whether the step has kept to the plan so far.
+  [[nodiscard]] bool following() const noexcept { return following_; }
+  /// Bytes that are gathered now.
+  [[nodiscard]] std::size_t live_bytes() const noexcept {
+    std::size_t total = 0;
+    for (std::size_t b = 0; b < live_.size(); ++b) total += live_[b].place != nullptr ? bytes_[b] : 0;
+    return total;
+  }
+  /// Bytes of the arena.
+  [[nodiscard]] std::size_t arena_bytes() const noexcept { return arena_.size(); }
+
+ private:
+  struct Live {
+    std::byte* place = nullptr;  // null: not here
+    int uses = 0;                // units that are entered
+  };
+  [[nodiscard]] Live& live(int block) noexcept { return live_[static_cast<std::size_t>(block)]; }
+  [[nodiscard]] const Live& live(int block) const noexcept { return live_[static_cast<std::size_t>(block)]; }
+  [[nodiscard]] std::size_t bytes(int block) const noexcept { return bytes_[static_cast<std::size_t>(block)]; }
+
+  void make_plan() {
+    plan_ = make_gather_plan(order_, blocks_of_unit_, bytes_, max_live_);
+    if (plan_->arena > arena_.size()) {
+      arena_ = {};  // before the larger one is there
+      arena_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, plan_->arena);
+    }
+  }
+
+  void release(int block) { released_.push_back({block, std::exchange(live(block).place, nullptr)}); }
+  void release_unused() {
+    for (std::size_t b = 0; b < live_.size(); ++b) {
+      if (live_[b].place != nullptr && live_[b].uses == 0) release(static_cast<int>(b));
+    }
+  }
+
+  /// What the plan says.
+  void follow() {
+    const GatherPlan& plan = *plan_;
+    for (std::size_t i = plan.released_begin[position_]; i < plan.released_begin[position_ + 1]; ++i) {
+      release(plan.released[i]);
+    }
+    for (std::size_t i = plan.gathered_begin[position_]; i < plan.gathered_begin[position_ + 1]; ++i) {
+      const GatherOp& op = plan.gathered[i];
+      live(op.block).place = arena_.data() + op.offset + next_jitter();
+      gathered_.push_back({op.block, live(op.block).place, op.after});
+    }
+  }
+
+  /// What the unit needs and nothing else. What is here stays until its place is needed.
+  void demand(int unit) {
+    bool tidy = false;
+    for (const int b : blocks(unit)) {
+      if (live(b).place != nullptr) continue;
+      ++live(b).uses;  // the others must not take its place, nor that of those that follow
+      std::byte* place = find_place(bytes(b));
+      if (place == nullptr && !std::exchange(tidy, true)) {
+        for (const int other : blocks(unit)) ++live(other).uses;
+        release_unused();
+        for (const int other : blocks(unit)) --live(other).uses;
+        place = find_place(bytes(b));
+      }
+      if (place == nullptr) {  // what is in use lies badly: cannot be in an order that has been recorded
+        place = spill_.emplace_back(*memory_, MemoryUse::buffer, bytes(b)).data();
+      }
+      --live(b).uses;
+      live(b).place = place;
+      gathered_.push_back({b, place, everything});
+    }
+  }
+
+  /// The first gap of the arena that has room.
+  std::byte* find_place(std::size_t size) {
+    gaps_.clear();
+    const std::byte* const end = arena_.data() + arena_.size();
+    for (std::size_t b = 0; b < live_.size(); ++b) {
+      const std::byte* place = live_[b].place;
+      if (place != nullptr && place >= arena_.data() && place < end) {
+        gaps_.emplace_back(static_cast<std::size_t>(place - arena_.data()), bytes_[b]);
+      }
+    }
+    std::sort(gaps_.begin(), gaps_.end());
+    std::size_t begin = 0;
+    for (const auto& [taken, length] : gaps_) {
+      if (begin + size <= taken) break;
+      begin = taken + length;
+    }
+    return begin + size <= arena_.size() ? arena_.data() + begin + next_jitter() : nullptr;
+  }
+
+  std::size_t next_jitter() noexcept { return jitter_ * (visits_++ % 8); }
+
+  Memory* memory_;
+  std::size_t jitter_;
+  std::size_t visits_ = 0;
+  std::vector<std::vector<int>> blocks_of_unit_;
+  std::vector<std::size_t> bytes_;
+  std::size_t max_live_;
+  FlatArray<std::byte> arena_;
+  std::vector<FlatArray<std::byte>> spill_;
+  std::vector<Live> live_;
+  std::vector<GatherUse> order_;      // of the plan, or of this step
+  std::vector<std::size_t> entries_;  // units that are entered while a step is recorded
+  std::optional<GatherPlan> plan_;
+  std::size_t position_ = 0;  // entries so far in this step
+  bool recording_ = true;     // this step is recorded
+  bool record_ = false;       // the next one will be
+  bool following_ = false;    // the plan, so far in this step
+  std::vector<Release> released_;
+  std::vector<Gather> gathered_;
+  std::vector<std::pair<std::size_t, std::size_t>> gaps_;  // what is taken, by offset
+};
+
+}  // namespace smp

@@ -1,0 +1,194 @@
+// Sharded data parallelism: any number of ranks, shard groups and replicas computes what one rank computes, holds what
+// the formulas say, and sends what they say.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <smp/parallel/checkpointed.hpp>
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sequential.hpp>
+#include <smp/parallel/sharded.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "support/ranks.hpp"
+#include "support/tiny_modules.hpp"
+
+namespace {
+
+using namespace smp::testing;
+using smp::Group, smp::MemoryUse, smp::Purpose, smp::ShardedOptions, smp::StepOptions, smp::comm::Operation;
+
+using T = double;
+using Values = smp::TensorOf<T>;
+using Plain = Dense<T>;
+using Tied = Dense<T, "wt">;
+using Net = smp::Sequential<Tied, smp::Repeat<smp::Checkpointed<Plain, smp::dynamic>>, Plain, Tied>;
+constexpr std::int64_t width = 5;
+
+/// A tied first and last layer, two repeated ones, a frozen one without bias.
+Net net(bool checkpointed) {
+  return Net(
+      Tied(width, width),
+      smp::Repeat<smp::Checkpointed<Plain, smp::dynamic>>(
+          2, [&](std::size_t) { return smp::Checkpointed<Plain, smp::dynamic>(Plain(width, width), checkpointed); }),
+      Plain(width, width, true, false), Tied(width, width));
+}
+
+/// Samples `first` to `last - 1` of all there are: functions of their numbers.
+Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
+  Values v(memory, {last - first, width});
+  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
+    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
+  }
+  return v;
+}
+
+struct Run {
+  ShardedOptions options{.clip = 0.05, .persistence_threshold = 0};
+  StepOptions step{.microbatches = 2};
+  bool checkpointed = false;
+  int evaluate_at = -1;  // step in whose middle the model is evaluated
+  int steps = 4;
+  smp::HostStream::Mode mode = smp::HostStream::Mode::at_once;
+};
+
+struct Result {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<double>> weights;
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+constexpr std::int64_t batch = 16;  // of all ranks and passes
+
+template <class Worker, class Trainer>
+Result train(Worker& worker, Trainer& trainer, const Run& run) {
+  auto ctx = worker.context();
+  Result result;
+  const std::int64_t each = batch / (worker.size() * run.step.passes);
+  for (int s = 0; s < run.steps; ++s) {
+    double loss = 0;
+    for (int pass = 0; pass < run.step.passes; ++pass) {
+      StepOptions options = run.step;
+      options.pass = pass;
+      const std::int64_t first = s * batch + (worker.rank() * run.step.passes + pass) * each;
+      const auto x = samples(worker.memory(), first, first + each, 0),
+                 y = samples(worker.memory(), first, first + each, 1);
+      loss += smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
+      if (s == run.evaluate_at) (void)smp::evaluate(ctx, trainer, SquaredError<T>{}, x, y, 2);
+    }
+    result.losses.push_back(loss);
+    result.norms.push_back(trainer.step(ctx, 0.01));
+  }
+  for (smp::Block& block : trainer.layout().blocks()) {
+    trainer.with_values(ctx, block, [&](const smp::Block& here) {
+      for (const auto& s : here.segments) {
+        const auto* v = static_cast<const double*>(here.value);
+        result.weights[s.name].assign(v + s.begin, v + s.end);
+      }
+    });
+  }
+  CHECK(worker.memory()[MemoryUse::activation].live == 0);
+  return result;
+}
+
+using Topology = smp::DynamicTopology;
+
+template <class World>
+Result sharded(World& world, int sdp, const Run& run) {
+  smp::Worker worker(world, Topology(smp::degrees_for(world.size(), {.rdp = smp::dynamic, .sdp = sdp})), 7, run.mode);
+  auto ctx = worker.context();
+  smp::Sharded<Net, smp::dynamic> trainer(ctx, net(run.checkpointed), smp::optim::AdamW({.weight_decay = 0.1}),
+                                          run.options);
+  return train(worker, trainer, run);
+}
+
+/// On a rank of `world` by itself, over the same kind of communicator: one instantiation of everything.
+template <class World>
+Result alone(World& world, const Run& run) {
+  auto self = world.split(world.rank(), 0, "ALONE");
+  smp::Worker worker(self, Topology(smp::degrees_for(1, {})), 7);
+  auto ctx = worker.context();
+  smp::DataParallel trainer(ctx, net(run.checkpointed), smp::optim::AdamW({.weight_decay = 0.1}),
+                            {.clip = run.options.clip});
+  return train(worker, trainer, run);
+}
+
+void check_close(const Result& a, const Result& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  for (std::size_t s = 0; s < a.losses.size(); ++s) {
+    CHECK(std::abs(a.losses[s] - b.losses[s]) <= 1e-12 * std::abs(b.losses[s]));
+    CHECK(std::abs(a.norms[s] - b.norms[s]) <= 1e-12 * b.norms[s]);
+  }
+  REQUIRE(a.weights.size() == b.weights.size());
+  for (const auto& [name, expected] : b.weights) {
+    CAPTURE(name);
+    const std::vector<double>& found = a.weights.at(name);
+    double largest = 0, worst = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      largest = std::max(largest, std::abs(expected[i]));
+      worst = std::max(worst, std::abs(found[i] - expected[i]));
+    }
+    CHECK(worst <= 1e-12 * largest + 1e-13);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("shard groups and replicas learn what one rank learns, whatever the budgets") {
+  on_ranks({1, 2, 4, 8}, [](auto& world) {
+    const Result one = alone(world, {});
+    for (const int sdp : {1, 2, 4, 8}) {
+      if (world.size() % sdp != 0) continue;
+      CAPTURE(sdp);
+      check_close(sharded(world, sdp, {}), one);
+      Run run;
+      run.options.max_live_parameters = 0;
+      run.options.reduce_bucket_size = 1;
+      check_close(sharded(world, sdp, run), one);
+      run.options.max_live_parameters = 70;
+      run.options.reduce_bucket_size = 40;
+      const Result small = sharded(world, sdp, run);
+      check_close(small, one);
+      const auto same = [&](const std::string& what) {
+        CAPTURE(what);
+        CHECK(sharded(world, sdp, run) == small);
+      };
+      run.options.overlap = false;
+      same("one stream");
+      run.options.checked = true;
+      same("checked");
+      if (!smp::comm::works_in_any_thread(world)) continue;
+      run.options.overlap = true;
+      run.mode = smp::HostStream::Mode::worker;
+      same("checked, the host ahead");
+      run.options.checked = false;
+      run.options.merge_gathers_below = 0;
+      same("the host ahead, small gathers by themselves");
+      run.evaluate_at = 2;
+      same("evaluated in the middle of a step");
+    }
+  });
+}
+
+TEST_CASE("accumulation and checkpointing, with the plan of the first step or another one") {
+  on_ranks({4}, [](auto& world) {
+    for (const int passes : {1, 2}) {
+      for (const bool checkpointed : {false, true}) {
+        Run run{.step = {.microbatches = 2, .passes = passes}, .checkpointed = checkpointed};
+        run.options.max_live_parameters = 100;
+        check_close(sharded(world, 2, run), alone(world, run));
+      }
+    }
+  });
+}
