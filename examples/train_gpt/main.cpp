@@ -77,6 +77,9 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--prescaled", o.prescaled, "these ranks read the same samples (1), or each its own (0)")
       ->capture_default_str();
   number("--bucket-mib", o.bucket_mib, "largest range of gradients that is reduced at a time, in MiB");
+  app.add_option("--shard-optimizer", o.shard_optimizer,
+                 "each rank keeps and updates a part of the optimizer's state (1), or all of it (0)")
+      ->capture_default_str();
 }
 
 /// The run of the calling rank.

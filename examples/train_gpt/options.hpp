@@ -22,7 +22,7 @@ struct Options {
 
   int seed = 1, ranks = 1, tp = 1;
   std::string tp_layout = "speed";
-  bool prescaled = false;
+  bool prescaled = false, shard_optimizer = false;
   double bucket_mib = 25;
   std::string dtype = "f32", checkpointing = "none";
   std::string log, save;

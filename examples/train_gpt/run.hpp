@@ -23,7 +23,7 @@
 #include <smp/nn/vocabulary_cross_entropy.hpp>
 #include <smp/optim/any.hpp>
 #include <smp/optim/learning_rate.hpp>
-#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/topology.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
@@ -43,6 +43,13 @@ inline smp::optim::Any make_optimizer(const Options& o) {
   return smp::optim::AdamW{adam};
 }
 
+/// The strategy that the options name.
+inline smp::AnyStrategyOptions make_strategy(const Options& o) {
+  const auto bucket_bytes = static_cast<std::size_t>(o.bucket_mib * 1024 * 1024);
+  if (o.shard_optimizer) return smp::ShardedOptimizerOptions{.clip = o.clip, .bucket_bytes = bucket_bytes};
+  return smp::DataParallelOptions{.clip = o.clip, .bucket_bytes = bucket_bytes};
+}
+
 /// The training run on one rank.
 /// @tparam T of values and gradients
 /// @tparam At how hidden states are distributed over the tensor-parallel ranks
@@ -60,7 +67,7 @@ class Run {
         tp_(worker_.groups()[smp::Group::tp]),
         loss_{text.classes()},
         trainer_(context_, Gpt<T, At>(text.classes(), options, tp_.rank(), tp_.size()), make_optimizer(options),
-                 {.clip = options.clip, .bucket_bytes = static_cast<std::size_t>(options.bucket_mib * 1024 * 1024)}),
+                 make_strategy(options)),
         log_(speaks() ? options.log : "") {
     smp::set_gemm_threads(smp::default_gemm_threads(world.size()));
     if (!options.save.empty() && speaks()) {
@@ -239,7 +246,7 @@ class Run {
   typename Worker::Context context_;
   smp::comm::Counted<smp::comm::Any>& tp_;
   smp::nn::VocabularyCrossEntropy<T> loss_;
-  smp::DataParallel<Gpt<T, At>, smp::optim::Any> trainer_;
+  smp::AnyStrategy<Gpt<T, At>, smp::optim::Any> trainer_;
   Log log_;
   std::optional<smp::io::SafetensorsWriter> file_;
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step

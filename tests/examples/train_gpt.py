@@ -180,6 +180,9 @@ if LAUNCHER:
     threads = logged(ranks=2, dropout=0.3, tp=2, tp_layout="memory")
     mpi = logged(launcher=LAUNCHER, dropout=0.3, tp=2, tp_layout="memory")
     check(mpi[1]["weights_sha256"] == threads[1]["weights_sha256"], "weights of cut layers under MPI", mpi[1], threads[1])
+    threads = logged(ranks=2, dropout=0.3, shard_optimizer=1)
+    mpi = logged(launcher=LAUNCHER, dropout=0.3, shard_optimizer=1)
+    check(mpi[1]["weights_sha256"] == threads[1]["weights_sha256"], "weights of a sharded optimizer under MPI", mpi[1], threads[1])
     code, out, err = run(launcher=LAUNCHER, ranks=3)
     check(code != 0 and err.count("smp: --ranks is 3, but mpirun has started 2; it knows without --ranks\n") == 1, code, err)
     sys.exit(1 if bad else 0)
@@ -255,6 +258,24 @@ bucketed_steps, bucketed, _ = logged(dropout=0.3, ranks=2, microbatches=2, bucke
 agrees_on_ranks((bucketed_steps, bucketed, ""), (plain_steps, plain), 2, "threads")
 check(bucketed["calls"]["DP"]["all_reduce"]["gradient"] > 8, "buckets", bucketed["calls"])
 check(bucketed["calls"]["DP"]["all_reduce"]["loss"] == 2, "losses", bucketed["calls"])
+
+# ---- nor on who keeps the state of the optimizer; the sum of squares is another one, so bits are those of a run that clips nothing
+size = plain["peak_bytes"]["gradient"]
+for ranks, tp in (2, 1), (3, 1), (4, 2):
+    options = {"dropout": 0.3, "batch": 12, "ranks": ranks, "tp": tp, "clip": 0, "bucket_mib": 1 / 1024}
+    whole_steps, whole, _ = logged(**options)
+    cut_steps, cut, _ = logged(**options, shard_optimizer=1)
+    check([s["loss"] for s in cut_steps] == [s["loss"] for s in whole_steps], options, losses(cut_steps), losses(whole_steps))
+    check(close(losses(cut_steps), losses(whole_steps)), options, losses(cut_steps), losses(whole_steps))
+    check(cut["weights_sha256"] == whole["weights_sha256"], options, cut, whole)
+    check(sum(cut["peak_bytes_per_rank"]["optimizer"]) == 2 * size, options, cut["peak_bytes_per_rank"], size)
+    if tp == 1:
+        traffic = cut["bytes"]["DP"]
+        check(traffic["reduce_scatter"] == {"gradient": (ranks - 1) * size}, options, traffic)
+        check(traffic["all_gather"] == {"parameter": (ranks - 1) * size}, options, traffic)
+        check("gradient" not in traffic["all_reduce"], options, traffic)
+clipped_steps, _, _ = logged(dropout=0.3, ranks=2, shard_optimizer=1)
+check(close(losses(clipped_steps), losses(plain_steps)), "clipped", losses(clipped_steps), losses(plain_steps))
 
 # ---- nor on the ranks that each layer is cut over, whether they are given the same samples or each its own
 fails("smp: --tp is 2, but must divide the ranks = 3", ranks=3, tp=2)
