@@ -94,6 +94,8 @@ struct Block {
   bool cut = false;                 ///< the tensor-parallel ranks have other parts; if the layout keeps those apart
   bool summed_over_tp = false;      ///< the tensor-parallel ranks have summands of its gradient
   std::string tie{};                ///< of its only parameter, if that is tied
+  bool shared_by_stages = false;    ///< other stages of a pipeline have a copy
+  bool counted = true;              ///< in norms and files: if it is shared, by the first stage that has it
   std::vector<Segment> segments{};  ///< in order
   int users = 0;                    ///< units that hold a handle
   int id = 0;                       ///< place in the layout

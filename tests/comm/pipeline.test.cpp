@@ -12,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/io/parameters.hpp>
 #include <smp/optim/adam.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
@@ -32,14 +33,15 @@ using smp::Group, smp::Purpose, smp::StepOptions, smp::comm::Operation;
 using T = double;
 using Values = smp::TensorOf<T>;
 using Layer = Dense<T>;
-using Net = smp::Sequential<Layer, smp::Repeat<Layer>, Layer>;
+using Tied = Dense<T, "wt">;
+using Net = smp::Sequential<Tied, smp::Repeat<Layer>, Tied>;
 using Model = smp::Pipeline<smp::Schedule::Runtime, Net>;
 constexpr std::int64_t width = 4;
 
-/// Eight layers.
+/// Eight layers, of which the first and the last share their weight.
 Net net() {
-  return Net(Layer(width, width), smp::Repeat<Layer>(6, [](std::size_t) { return Layer(width, width); }),
-             Layer(width, width));
+  return Net(Tied(width, width), smp::Repeat<Layer>(6, [](std::size_t) { return Layer(width, width); }),
+             Tied(width, width));
 }
 
 /// Samples `first` to `last - 1` of all there are: functions of their numbers.
@@ -85,8 +87,10 @@ Result train(World& world, const Run& run) {
         smp::step(ctx, trainer, SquaredError<T>{}, x, y, {.microbatches = run.microbatches}).mean());
     result.norms.push_back(trainer.step(ctx, 0.01));
   }
-  trainer.for_each_parameter([&](std::string_view name, const smp::Shape&, auto values, auto) {
-    result.weights[std::string(name)].assign(values.begin(), values.end());
+  std::string order;
+  smp::io::for_each_whole<T>(ctx, trainer, [&](const std::string& name, std::span<const T> values) {
+    CHECK(order < name);
+    result.weights[order = name].assign(values.begin(), values.end());
   });
   CHECK(worker.memory()[smp::MemoryUse::activation].live == 0);
   return result;
@@ -105,7 +109,7 @@ void check_close(const Result& found, const Result& expected) {
     CHECK(std::abs(found.losses[s] - expected.losses[s]) <= 1e-12 * std::abs(expected.losses[s]));
     CHECK(std::abs(found.norms[s] - expected.norms[s]) <= 1e-12 * expected.norms[s]);
   }
-  CHECK(!found.weights.empty());
+  CHECK(found.weights.size() == expected.weights.size());
   for (const auto& [name, values] : found.weights) {
     CAPTURE(name);
     REQUIRE(expected.weights.contains(name));

@@ -64,6 +64,7 @@ class DataParallelEngine : public FlatEngine {
   template <class Ctx, class Opt>
   void update(Ctx& ctx, const Opt& optimizer, double learning_rate) {
     auto& compute = ctx.stream();
+    sum_over_stages(ctx);
     finish_reduction(compute, all_reduce(ctx.groups()));
     compute.enqueue([scale = &scale()] { scale->squares = scale->squares_of_parts = 0; });
     storage().for_each_type([&](auto& arrays) { add_squares(compute, arrays, parts_ > 1, &scale()); });

@@ -28,6 +28,7 @@
 #include <smp/parallel/flat_storage.hpp>
 #include <smp/parallel/gradient_reduction.hpp>
 #include <smp/parallel/parameter_update.hpp>
+#include <smp/parallel/tied_stages.hpp>
 #include <smp/topology.hpp>
 
 namespace smp {
@@ -118,11 +119,15 @@ class FlatEngine {
   FlatEngine(const char* /*name*/, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options,
              std::size_t bucket_bytes, Here here)
       : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
+        ties_(ctx, layout_),
         storage_(layout, ctx.memory(), states, here),
         reduction_(layout.blocks().size(), storage_.gradients(plain), bucket_bytes),
         ranks_(ctx.groups()[Group::dp].size()),
         clip_(options.clip) {
     storage_.initialise(ctx.seed());
+    for (const Block& block : layout.blocks()) {
+      if (block.shared_by_stages) reduction_.hold(block);
+    }
     if (options.compare_initial_values) compare(ctx);
     if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
       side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
@@ -148,6 +153,14 @@ class FlatEngine {
     reduction_.backward(unit);
     if (last_microbatch && side_stream_) launch(hooks.compute, false, reduce);
   }
+
+  /// Sums the gradients of what several stages of a pipeline have whole, before they are reduced.
+  template <class Ctx>
+  void sum_over_stages(Ctx& ctx) {
+    ties_.sum(ctx, [&](const Block& block, auto&& f) { storage_.visit_gradient(block, f); });
+  }
+  /// What stages have in common.
+  [[nodiscard]] const TiedStages& ties() const noexcept { return ties_; }
 
   /// Calls `f(stream, gradients, bucket)` for what is left. The compute stream goes on when all is reduced.
   template <class F>
@@ -248,6 +261,7 @@ class FlatEngine {
   }
 
   Layout& layout_;
+  TiedStages ties_;
   FlatStorage storage_;
   GradientReduction reduction_;
   std::optional<CheckedVisibility> visibility_;

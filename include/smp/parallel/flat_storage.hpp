@@ -78,6 +78,7 @@ struct FlatRun {
   std::size_t end = 0;    ///< behind the last element
   bool decay = true;      ///< weight decay applies
   bool cut = false;       ///< the tensor-parallel ranks have other parts of the same parameters
+  bool counted = true;    ///< in the norm; else another stage of the pipeline does
 };
 
 /// The arrays of one type of values. What is learnt comes first, so that a place in the gradients is a place in the
@@ -179,6 +180,18 @@ class FlatStorage {
                                                 : doubles_.gradients.data() + begin;
   }
 
+  /// Calls `f(span)` with the gradients of a block, if it is here and learnt.
+  template <class F>
+  void visit_gradient(const Block& block, F&& f) const {
+    const std::size_t begin = begins_[static_cast<std::size_t>(block.id)];
+    if (block.frozen || begin == elsewhere) return;
+    if (block.element_bytes == sizeof(float)) {
+      f(std::span<float>(floats_.gradients.data() + begin, block.size));
+    } else {
+      f(std::span<double>(doubles_.gradients.data() + begin, block.size));
+    }
+  }
+
   /// The gradients of all parameters that are learnt, in order.
   /// @param all_summed the tensor-parallel ranks have summands of all of them; else of those whose block says so
   [[nodiscard]] std::vector<GradientRange> gradients(bool all_summed) {
@@ -221,7 +234,8 @@ class FlatStorage {
     });
   }
 
-  /// Blocks by the first unit that uses them; what is learnt before what is frozen.
+  /// Blocks by the first unit that uses them; what is learnt before what is frozen. What stages share is complete when
+  /// all of them are done: it comes first in forward, and last in backward.
   static std::vector<Block*> in_order(Layout& layout) {
     std::vector<int> first(layout.blocks().size(), std::numeric_limits<int>::max());
     for (const Unit& u : layout.units()) {
@@ -231,7 +245,10 @@ class FlatStorage {
       }
     }
     std::vector<Block*> blocks;
-    for (Block& b : layout.blocks()) blocks.push_back(&b);
+    for (Block& b : layout.blocks()) {
+      blocks.push_back(&b);
+      if (b.shared_by_stages) first[static_cast<std::size_t>(b.id)] = -1;
+    }
     std::stable_sort(blocks.begin(), blocks.end(), [&](const Block* a, const Block* b) {
       const auto key = [&](const Block* x) { return std::pair(x->frozen, first[static_cast<std::size_t>(x->id)]); };
       return key(a) < key(b);
@@ -258,10 +275,11 @@ class FlatStorage {
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {
       const bool cut = s.declaration->cut().parts > 1;
-      if (!arrays.runs.empty() && arrays.runs.back().decay == s.decay && arrays.runs.back().cut == cut) {
+      if (!arrays.runs.empty() && arrays.runs.back().decay == s.decay && arrays.runs.back().cut == cut &&
+          arrays.runs.back().counted == block.counted) {
         arrays.runs.back().end = begin + s.end;
       } else {
-        arrays.runs.push_back({begin + s.begin, begin + s.end, s.decay, cut});
+        arrays.runs.push_back({begin + s.begin, begin + s.end, s.decay, cut, block.counted});
       }
     }
   }

@@ -37,6 +37,8 @@ class GradientReduction {
     }
   }
 
+  /// The gradients of a block are not complete before all backward passes are done, here and elsewhere.
+  void hold(const Block& block) { held_.push_back(block.id); }
   /// A unit has been entered to run forward: its gradients will be complete after one backward more.
   void forward(const Unit& unit) noexcept {
     for (const Block* b : unit.uses) ++open_[static_cast<std::size_t>(b->id)];
@@ -94,14 +96,16 @@ class GradientReduction {
 
  private:
   [[nodiscard]] bool complete(const GradientBucket& bucket) const noexcept {
-    return std::all_of(bucket.blocks.begin(), bucket.blocks.end(),
-                       [&](int block) { return open_[static_cast<std::size_t>(block)] == 0; });
+    return std::all_of(bucket.blocks.begin(), bucket.blocks.end(), [&](int block) {
+      return open_[static_cast<std::size_t>(block)] == 0 && std::find(held_.begin(), held_.end(), block) == held_.end();
+    });
   }
 
   std::vector<GradientBucket> buckets_;
   std::vector<HostEvent> ready_;           // by bucket
   std::vector<int> open_;                  // backward passes until a block is complete
   std::vector<std::size_t> first_bucket_;  // of each block
+  std::vector<int> held_;                  // blocks that are complete at the end only
   std::size_t next_ = 0;                   // bucket to be reduced
 };
 

@@ -60,6 +60,7 @@ struct OptimizerPiece {
   struct Run {
     optim::Range<T> range;  ///< values, gradients, state
     bool decay;             ///< weight decay applies
+    bool counted;           ///< in the norm
   };
   std::span<T> values;      ///< of the bucket
   std::span<T> gradients;   ///< of the bucket
@@ -126,7 +127,7 @@ class OptimizerPieces {
         for (std::size_t s = 0; s < own.size(); ++s) {
           if (own[s].size() > 0) range.state[s] = own[s].data() + next;
         }
-        piece.runs.push_back({range, run.decay});
+        piece.runs.push_back({range, run.decay, run.counted});
         next += run.end - run.begin;
       }
     });

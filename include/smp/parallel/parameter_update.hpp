@@ -73,12 +73,15 @@ void add_squares(Stream& stream, const FlatArrays<T>& arrays, bool by_part, Grad
   const auto add = [&](double* to, std::size_t begin, std::size_t size) {
     stream.enqueue([to, data = arrays.gradients.data() + begin, size] { *to += sum_of_squares(data, size); });
   };
-  if (!by_part) {
+  const bool all_counted =
+      std::all_of(arrays.runs.begin(), arrays.runs.end(), [](const FlatRun& run) { return run.counted; });
+  if (!by_part && all_counted) {
     add(&scale->squares, 0, arrays.gradients.size());
     return;
   }
   for (const FlatRun& run : arrays.runs) {
-    add(run.cut ? &scale->squares_of_parts : &scale->squares, run.begin, run.end - run.begin);
+    if (!run.counted) continue;
+    add(by_part && run.cut ? &scale->squares_of_parts : &scale->squares, run.begin, run.end - run.begin);
   }
 }
 

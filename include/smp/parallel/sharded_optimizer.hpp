@@ -88,6 +88,7 @@ class ShardedOptimizerEngine : public FlatEngine {
   template <class Ctx, class Opt>
   void update(Ctx& ctx, const Opt& optimizer, double learning_rate) {
     auto& compute = ctx.stream();
+    sum_over_stages(ctx);
     finish_reduction(compute, reduce_scatter(ctx.groups()));
     square(compute);
     if (ranks() > 1) {
@@ -150,9 +151,16 @@ class ShardedOptimizerEngine : public FlatEngine {
     compute.enqueue([scale = &scale()] { scale->squares = 0; });
     for (std::size_t bucket = 0; bucket < pieces_.size(); ++bucket) {
       pieces_.visit(bucket, [&](const auto& piece) {
-        compute.enqueue([scale = &scale(), data = piece.gradients.data() + piece.begin(), size = piece.size()] {
-          scale->squares += sum_of_squares(data, size);
-        });
+        const auto add = [&](const auto* data, std::size_t size) {
+          compute.enqueue([scale = &scale(), data, size] { scale->squares += sum_of_squares(data, size); });
+        };
+        if (std::all_of(piece.runs.begin(), piece.runs.end(), [](const auto& run) { return run.counted; })) {
+          add(piece.gradients.data() + piece.begin(), piece.size());
+          return;
+        }
+        for (const auto& run : piece.runs) {
+          if (run.counted) add(run.range.gradients, static_cast<std::size_t>(run.range.size));
+        }
       });
     }
   }
