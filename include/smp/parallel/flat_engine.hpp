@@ -172,21 +172,17 @@ class FlatEngine {
     compute.wait(side_done_);
   }
 
-  /// Adds the squares of all stages of the model, then as below.
+  /// Enqueues the norm and the factor of the gradients, of which `scale()` has the squares of this stage.
+  /// @return the numbers of the update
   template <class Ctx>
-    requires requires(Ctx& ctx) { ctx.groups(); }
   optim::StepNumbers finish_scale(Ctx& ctx, double learning_rate) {
+    auto& compute = ctx.stream();
     auto& stages = ctx.groups()[Group::pp];
     if (stages.size() > 1) {
-      ctx.stream().enqueue([scale = &scale_] { scale->squares += std::exchange(scale->squares_of_parts, 0.0); });
+      compute.enqueue([scale = &scale_] { scale->squares += std::exchange(scale->squares_of_parts, 0.0); });
       const std::span<double> squares(&scale_.squares, 1);
-      stages.all_reduce(ctx.stream(), squares, squares, sum, Purpose::norm);
+      stages.all_reduce(compute, squares, squares, sum, Purpose::norm);
     }
-    return finish_scale(ctx.stream(), learning_rate);
-  }
-  /// Enqueues the norm and the factor of the gradients, of which `scale()` has the squares.
-  /// @return the numbers of the update
-  optim::StepNumbers finish_scale(HostStream& compute, double learning_rate) {
     compute.enqueue(
         [scale = &scale_, divisor = weight_ > 0 ? weight_ : 1, clip = clip_] { scale->finish(divisor, clip); });
     return {.step = ++steps_, .learning_rate = learning_rate};

@@ -118,6 +118,18 @@ class ShardStorage {
     });
   }
 
+  /// Calls `f(span)` with this rank's gradients of a block, if it is cut and learnt; padding is zero.
+  template <class F>
+  void visit_gradient(const Block& block, F&& f) const {
+    const ShardPlace& p = place(block.id);
+    if (block.frozen || p.size == 0) return;
+    if (block.element_bytes == sizeof(float)) {
+      f(std::span<float>(floats_.gradients.data() + p.begin, p.size));
+    } else {
+      f(std::span<double>(doubles_.gradients.data() + p.begin, p.size));
+    }
+  }
+
   /// Calls `f(segment, first, values, gradients)` for each parameter that this rank has elements of, from `first` on; a
   /// frozen one has no gradients.
   template <class F>
@@ -157,10 +169,10 @@ class ShardStorage {
       const bool cut = s.declaration->cut().parts > 1;
       const std::size_t begin = p.begin + first - p.first, end = p.begin + last - p.first;
       if (!arrays.runs.empty() && arrays.runs.back().end == begin && arrays.runs.back().decay == s.decay &&
-          arrays.runs.back().cut == cut) {
+          arrays.runs.back().cut == cut && arrays.runs.back().counted == block.counted) {
         arrays.runs.back().end = end;
       } else {
-        arrays.runs.push_back({begin, end, s.decay, cut});
+        arrays.runs.push_back({begin, end, s.decay, cut, block.counted});
       }
     }
   }

@@ -121,9 +121,11 @@ class ShardedEngine : public FlatEngine {
     auto& groups = ctx.groups();
     values_.expect_end(compute, groups.beside(comm::Lane::gather, Group::shard));
     sum_over_replicas(compute, groups, true);
+    sum_over_stages(ctx);
     finish_reduction(compute, all_reduce(groups));
+    ties().sum(ctx, [&](const Block& block, auto&& f) { shards_.visit_gradient(block, f); });
     square(compute, groups);
-    const optim::StepNumbers numbers = finish_scale(compute, learning_rate);
+    const optim::StepNumbers numbers = finish_scale(ctx, learning_rate);
     const auto update = [&](auto& arrays) { update_runs(compute, optimizer, arrays, numbers, &scale()); };
     storage().for_each_type(update);
     shards_.for_each_type(update);
