@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -41,7 +42,7 @@ std::vector<T> reduced(World& world, const std::vector<T>& mine, Op op) {
   return result;
 }
 
-TEST_CASE("three ranks reduce 16-bit floats {1, 2, 3, 256, -0}") {
+TEST_CASE("case 6: three ranks reduce 16-bit floats {1, 2, 3, 256, -0}, and a NaN and an infinity") {
   on_ranks({3}, [](World& world) {
     for_each_type(Types<BFloat16, Float16>(), [&]<class T>() {
       CAPTURE(type_name<T>());
@@ -50,6 +51,16 @@ TEST_CASE("three ranks reduce 16-bit floats {1, 2, 3, 256, -0}") {
       CHECK(same_bits(reduced(world, mine, smp::average), mine));
       CHECK(same_bits(reduced(world, mine, smp::maximum), mine));
       CHECK(same_bits(reduced(world, mine, smp::minimum), mine));
+
+      const bool middle = world.rank() == 1;
+      const std::vector<T> special = numbers<T>({middle ? std::nan("") : 1, middle ? HUGE_VAL : 1});
+      const auto check_special = [&](const std::vector<T>& result) {
+        CHECK(std::isnan(as_double(result[0])));
+        CHECK(as_double(result[1]) == HUGE_VAL);
+      };
+      check_special(reduced(world, special, smp::sum));
+      check_special(reduced(world, special, smp::average));
+      check_special(reduced(world, special, smp::maximum));
     });
   });
 }
@@ -63,13 +74,60 @@ TEST_CASE("a sum of 16-bit floats is rounded once, not after every rank") {
   });
 }
 
-TEST_CASE("an average of 16-bit floats neither overflows nor vanishes on the way") {
+TEST_CASE("case 23: an average of 16-bit floats neither overflows nor vanishes on the way") {
   on_ranks({8}, [](World& world) {
     const std::vector<Float16> mine = numbers<Float16>({10000, 65504, 0x1p-24, -0x1p-24});
     CHECK(same_bits(reduced(world, mine, smp::average), mine));
     const auto sum = reduced(world, mine, smp::sum);
     CHECK(std::isinf(as_double(sum[0])));  // 80000 is more than fp16 has: seen, not wrapped
     CHECK(as_double(sum[2]) == 0x1p-21);
+  });
+}
+
+/// What each rank gets of the average over all 8, in two hops: reduce-scatter over 4 ranks, all-reduce over the 2 that
+/// have the same piece then.
+std::vector<Float16> averaged_in_two_hops(World& shards, World& replicas, const std::vector<Float16>& mine) {
+  smp::HostStream stream;
+  std::vector<Float16> piece(mine.size() / 4);
+  shards.reduce_scatter(stream, mine, piece, smp::average, smp::Purpose::gradient);
+  replicas.all_reduce(stream, piece, piece, smp::average, smp::Purpose::gradient);
+  return piece;
+}
+
+TEST_CASE("case 23: sharded 16-bit gradients neither overflow nor vanish, and a norm of them is no 16-bit sum") {
+  on_ranks({8}, [](World& world) {
+    World shards = world.split(world.rank() / 4, world.rank(), "SHARD");
+    World replicas = world.split(world.rank() % 4, world.rank(), "REPLICA");
+    const double smallest = 5.9604644775390625e-8;
+    for (const double x : {10000.0, smallest, -smallest, 65504.0, 0.0, -0.0}) {
+      const std::vector<Float16> mine(8, Float16(static_cast<float>(x)));
+      CHECK(same_bits(averaged_in_two_hops(shards, replicas, mine), numbers<Float16>({x, x})));
+    }
+    // Four elements of 5000, one on each rank of a shard group: each square is more than fp16 has.
+    const double element = as_double(Float16(5000.0f));
+    double squares = element * element;
+    smp::HostStream stream;
+    shards.all_reduce(stream, std::span(&squares, 1), std::span(&squares, 1), smp::sum, smp::Purpose::norm);
+    CHECK(std::sqrt(squares) == 10000);
+  });
+}
+
+TEST_CASE("case 23: -inf on one rank and +inf on another are an overflow on all, not a number that goes on") {
+  on_ranks({8}, [](World& world) {
+    World shards = world.split(world.rank() / 4, world.rank(), "SHARD");
+    World replicas = world.split(world.rank() % 4, world.rank(), "REPLICA");
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const int second : {1, 4, 7}) {  // in the shard group of the first, and in the other
+      const double x = world.rank() == 0 ? -inf : world.rank() == second ? inf : 1;
+      std::vector<Float16> mine = numbers<Float16>({1, 1, 1, 1, 1, x, 1, 1});
+      const auto piece = averaged_in_two_hops(shards, replicas, mine);
+      int overflow = 0;
+      for (const Float16 value : piece) overflow += std::isfinite(as_double(value)) ? 0 : 1;
+      CHECK(overflow == (world.rank() % 4 == 2 ? 1 : 0));  // who has element 5
+      smp::HostStream stream;
+      world.all_reduce(stream, std::span(&overflow, 1), std::span(&overflow, 1), smp::maximum, smp::Purpose::norm);
+      CHECK(overflow == 1);
+    }
   });
 }
 
