@@ -21,16 +21,14 @@ namespace smp::comm {
 enum class Lane : unsigned char { reduce, replicate, gather };
 
 /// Who communicates beside the computation, and in which groups.
-inline constexpr std::array<std::pair<Lane, Group>, 10> lane_groups{{{Lane::reduce, Group::rdp},
-                                                                     {Lane::reduce, Group::dp},
-                                                                     {Lane::reduce, Group::shard},
-                                                                     {Lane::replicate, Group::tp},
-                                                                     {Lane::replicate, Group::rdp},
-                                                                     {Lane::replicate, Group::dp},
-                                                                     {Lane::replicate, Group::replica},
-                                                                     {Lane::gather, Group::rdp},
-                                                                     {Lane::gather, Group::dp},
-                                                                     {Lane::gather, Group::shard}}};
+inline constexpr std::array<std::pair<Lane, Group>, 8> lane_groups{{{Lane::reduce, Group::rdp},
+                                                                    {Lane::reduce, Group::dp},
+                                                                    {Lane::reduce, Group::shard},
+                                                                    {Lane::replicate, Group::tp},
+                                                                    {Lane::replicate, Group::replica},
+                                                                    {Lane::gather, Group::rdp},
+                                                                    {Lane::gather, Group::dp},
+                                                                    {Lane::gather, Group::shard}}};
 
 /// The groups that one rank is in.
 template <Communicator C>

@@ -25,6 +25,7 @@
 
 #include <smp/comm/call.hpp>
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/gathering.hpp>
 #include <smp/comm/groups.hpp>
 #include <smp/comm/reduction.hpp>
 #include <smp/config.hpp>
@@ -55,6 +56,7 @@ struct ShardedOptions {
   std::size_t persistence_threshold = 1'000'000;    ///< a parameter with fewer elements stays whole on every rank
   std::size_t max_live_parameters = 1'000'000'000;  ///< gathered at a time; what a unit needs at once always is
   std::size_t merge_gathers_below = 16'384;         ///< smaller gathers that follow each other become one message
+  comm::GatherOptions gather{};                     ///< which way between nodes
   std::vector<ExternalParameter> external_parameters{};  ///< what units use beyond what they declare
   bool overlap = true;  ///< communicate while the model computes; an MPI without threads cannot. The bits are the same
   bool checked = check_level >= 2;                 ///< what is released is NaN, and every gather says its block
@@ -77,7 +79,7 @@ class ShardedEngine : public FlatEngine {
   void enter(Hooks& hooks, Unit& unit, Phase phase) {
     begin_unit(hooks, unit, phase);
     if (phase == Phase::forward && hooks.training && !hooks.in_backward) replicas_.forward(unit);
-    values_.enter(hooks.compute, hooks.groups.beside(comm::Lane::gather, Group::shard), unit, hooks.training);
+    values_.enter(hooks.compute, gather_, unit, hooks.training);
     if (phase == Phase::forward || !gradients_.has(unit)) return;
     replicas_.expect_open(unit);
     gradients_.enter(hooks.compute, beside(hooks.compute), hooks.groups.beside(comm::Lane::reduce, Group::shard), unit,
@@ -109,8 +111,7 @@ class ShardedEngine : public FlatEngine {
       ctx.stream().synchronize();
       f(block);
     } else {
-      values_.with_values(ctx.stream(), ctx.groups().beside(comm::Lane::gather, Group::shard), block,
-                          [&] { f(block); });
+      values_.with_values(ctx.stream(), gather_, block, [&] { f(block); });
     }
   }
 
@@ -119,7 +120,7 @@ class ShardedEngine : public FlatEngine {
   void update(Ctx& ctx, const Opt& optimizer, double learning_rate) {
     auto& compute = ctx.stream();
     auto& groups = ctx.groups();
-    values_.expect_end(compute, groups.beside(comm::Lane::gather, Group::shard));
+    values_.expect_end(compute, gather_);
     sum_over_replicas(compute, groups, true);
     sum_over_stages(ctx);
     finish_reduction(compute, all_reduce(groups));
@@ -153,6 +154,8 @@ class ShardedEngine : public FlatEngine {
   [[nodiscard]] ShardStorage& shards() noexcept { return shards_; }
   /// What is gathered.
   [[nodiscard]] const GatheredBlocks& values() const noexcept { return values_; }
+  /// Which way gathers took, and why.
+  [[nodiscard]] const comm::GroupGather& gather() const noexcept { return gather_; }
   /// Room for gradients that have not been reduced.
   [[nodiscard]] const ShardGradients& gradients() const noexcept { return gradients_; }
 
@@ -165,6 +168,7 @@ class ShardedEngine : public FlatEngine {
         tp_(ctx.groups()[Group::tp].size()),
         parts_(plain ? 1 : tp_),
         beside_(ranks_ > 1 && o.overlap && comm::works_in_any_thread(ctx.groups()[Group::shard])),
+        gather_(ctx.groups().beside(comm::Lane::gather, Group::shard), o.gather),
         shards_(layout, ctx.memory(), states, ctx.groups()[Group::shard].rank(), ranks_,
                 [&](const Block& b) { return cut[static_cast<std::size_t>(b.id)]; }),
         values_(layout, shards_, ctx.memory(),
@@ -306,6 +310,7 @@ class ShardedEngine : public FlatEngine {
   int tp_;
   int parts_;  // over which parameters are cut
   bool beside_;
+  comm::GroupGather gather_;
   ShardStorage shards_;
   GatheredBlocks values_;
   ShardGradients gradients_;
