@@ -4,24 +4,25 @@
 /// @file
 /// A strategy that is chosen when the program runs: the model is compiled once, for all of them.
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <variant>
 
+#include <smp/degrees.hpp>
 #include <smp/layout.hpp>
 #include <smp/module.hpp>
-#include <smp/optim/any.hpp>
+#include <smp/optim/adam.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/flat_engine.hpp>
+#include <smp/parallel/sharded_engine.hpp>
 #include <smp/parallel/sharded_optimizer.hpp>
 #include <smp/parallel/strategy.hpp>
 
 namespace smp {
 
 /// Which strategy, and what it is told.
-using AnyStrategyOptions = std::variant<DataParallelOptions, ShardedOptimizerOptions>;
+using AnyStrategyOptions = std::variant<DataParallelOptions, ShardedOptimizerOptions, ShardedOptions>;
 
 /// One of the engines.
 class AnyEngine {
@@ -29,17 +30,12 @@ class AnyEngine {
   /// The engine that `options` are for, and the rest as its constructor.
   template <class Ctx>
   AnyEngine(Ctx& ctx, Layout& layout, int states, bool plain, const AnyStrategyOptions& options)
-      : engine_(std::visit([&](const auto& o) { return make(ctx, layout, states, plain, o); }, options)) {}
+      : engine_(choose(ctx, layout, states, plain, options)) {}
 
   /// Calls `f` with the engine.
   template <class F>
-  decltype(auto) visit(F&& f) {
-    return std::visit([&](auto& engine) -> decltype(auto) { return f(*engine); }, engine_);
-  }
-  /// The same for one that is not changed.
-  template <class F>
   decltype(auto) visit(F&& f) const {
-    return std::visit([&](const auto& engine) -> decltype(auto) { return f(std::as_const(*engine)); }, engine_);
+    return std::visit([&](const auto& engine) -> decltype(auto) { return f(*engine); }, engine_);
   }
 
   /// Brings the parameters of a unit.
@@ -59,18 +55,7 @@ class AnyEngine {
   }
 
   /// The time of a call of the model.
-  class Call {
-   public:
-    /// It begins.
-    explicit Call(AnyEngine& any) {
-      any.visit([&]<class Engine>(Engine& engine) { call_.emplace<typename Engine::Call>(engine); });
-    }
-
-   private:
-    std::variant<std::monostate, FlatEngine::Call> call_;
-  };
-  /// Begins a call.
-  [[nodiscard]] Call call() { return Call(*this); }
+  [[nodiscard]] FlatEngine::Call call() { return FlatEngine::Call(flat()); }
 
   /// Calls `f(block)` while its values are on this rank.
   template <class Ctx, class F>
@@ -89,41 +74,41 @@ class AnyEngine {
   }
 
   /// The norm of the last gradient, once the compute stream has come to it.
-  [[nodiscard]] double gradient_norm() const noexcept {
-    return visit([](const auto& engine) { return engine.gradient_norm(); });
-  }
+  [[nodiscard]] double gradient_norm() const noexcept { return flat().gradient_norm(); }
   /// Updates done so far.
-  [[nodiscard]] std::int64_t steps() const noexcept {
-    return visit([](const auto& engine) { return engine.steps(); });
-  }
+  [[nodiscard]] std::int64_t steps() const noexcept { return flat().steps(); }
   /// Goes on after `steps` updates.
-  void set_steps(std::int64_t steps) noexcept {
-    visit([&](auto& engine) { engine.set_steps(steps); });
-  }
+  void set_steps(std::int64_t steps) noexcept { flat().set_steps(steps); }
   /// The gradients since the last update are sums over `weight` more samples or tokens, which the update divides by.
-  void weigh(double weight) noexcept {
-    visit([&](auto& engine) { engine.weigh(weight); });
-  }
+  void weigh(double weight) noexcept { flat().weigh(weight); }
 
  private:
-  using Engine = std::variant<std::unique_ptr<DataParallelEngine>, std::unique_ptr<ShardedOptimizerEngine>>;
+  using Engine = std::variant<std::unique_ptr<DataParallelEngine>, std::unique_ptr<ShardedOptimizerEngine>,
+                              std::unique_ptr<ShardedEngine>>;
 
   template <class Ctx>
-  static Engine make(Ctx& ctx, Layout& layout, int states, bool plain, const DataParallelOptions& options) {
-    return std::make_unique<DataParallelEngine>(ctx, layout, states, plain, options);
+  static Engine choose(Ctx& ctx, Layout& layout, int states, bool plain, const AnyStrategyOptions& options) {
+    if (const auto* o = std::get_if<ShardedOptions>(&options)) {
+      return std::make_unique<ShardedEngine>(ctx, layout, states, plain, *o);
+    }
+    if (const auto* o = std::get_if<ShardedOptimizerOptions>(&options)) {
+      return std::make_unique<ShardedOptimizerEngine>(ctx, layout, states, plain, *o);
+    }
+    return std::make_unique<DataParallelEngine>(ctx, layout, states, plain, std::get<DataParallelOptions>(options));
   }
-  template <class Ctx>
-  static Engine make(Ctx& ctx, Layout& layout, int states, bool plain, const ShardedOptimizerOptions& options) {
-    return std::make_unique<ShardedOptimizerEngine>(ctx, layout, states, plain, options);
+  /// What all of them have in common.
+  [[nodiscard]] FlatEngine& flat() const noexcept {
+    return visit([](auto& engine) -> FlatEngine& { return engine; });
   }
 
   Engine engine_;
 };
 
-/// A model under the strategy that its options name: `DataParallel` or `ShardedOptimizer`, with the same numbers.
+/// A model under the strategy that its options name: `DataParallel`, `ShardedOptimizer`, or `Sharded` over the shard
+/// groups of the topology.
 ///
 ///     smp::AnyStrategyOptions options = smp::DataParallelOptions{.clip = 1};
-///     if (shard) options = smp::ShardedOptimizerOptions{.clip = 1};
+///     if (sharded) options = smp::ShardedOptions{.clip = 1};
 ///     smp::AnyStrategy trainer(ctx, Net{}, smp::optim::AdamW{}, options);
 template <class M, class Opt = optim::AdamW>
 class AnyStrategy : public Strategy<M, Opt, AnyEngine> {
@@ -135,6 +120,9 @@ class AnyStrategy : public Strategy<M, Opt, AnyEngine> {
 
  private:
   static LayoutOptions layout_options(const AnyStrategyOptions& options) {
+    if (const auto* o = std::get_if<ShardedOptions>(&options)) {
+      return {.persistence_threshold = o->persistence_threshold, .shard_degree = dynamic};
+    }
     return {.cuts_apart = std::holds_alternative<ShardedOptimizerOptions>(options)};
   }
 };
