@@ -92,9 +92,9 @@ class GatherPlanner {
 
   /// What of the blocks that `use` brings is not here.
   [[nodiscard]] constexpr std::size_t missing(std::size_t use) {
-    std::size_t sum = 0;
-    for (const int b : uses_.brought(use)) sum += state(b).here ? 0 : size(b);
-    return sum;
+    std::size_t total = 0;
+    for (const int b : uses_.brought(use)) total += state(b).here ? 0 : size(b);
+    return total;
   }
   /// What will have to fit beside the blocks of `use` while it lasts.
   [[nodiscard]] constexpr std::size_t inside(std::size_t use) const { return all_fit_ ? 0 : uses_.inside(use); }
@@ -179,7 +179,8 @@ class GatherPlanner {
 
   /// Gathers `block` for `use`, to a place that leaves a gap of `rest` between the blocks that `use` will pin.
   constexpr bool gather(int block, std::size_t use, std::size_t rest, std::size_t least) {
-    const std::vector<ArenaSpan> pins = rest == 0 ? std::vector<ArenaSpan>() : pinned(use);
+    std::vector<ArenaSpan> pins;
+    if (rest > 0) pins = pinned(use);
     const auto worth = [&](int b) { return state(b).until > now_ ? 0 : uses_.next(b, now_); };
     const auto leaves_gap = [&](std::size_t begin) {
       if (rest == 0) return true;

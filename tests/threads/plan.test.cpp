@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What strategies hold and send is what the planner says, to the byte.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/plan_of.hpp>
+#include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sequential.hpp>
+#include <smp/parallel/sharded.hpp>
+#include <smp/parallel/sharded_optimizer.hpp>
+#include <smp/plan/flat_plan.hpp>
+#include <smp/plan/sharded_plan.hpp>
+#include <smp/train/step.hpp>
+#include <smp/train/worker.hpp>
+
+#include "support/ranks.hpp"
+#include "support/tiny_modules.hpp"
+
+namespace {
+
+using namespace smp::testing;
+using smp::Collective, smp::Group, smp::MemoryUse, smp::comm::Operation;
+
+using T = double;
+using Tied = Dense<T, "wt">;
+using Net = smp::Sequential<Tied, smp::Repeat<Dense<T>>, Dense<T>, Dense<T>, Tied>;
+constexpr std::int64_t width = 5;
+constexpr int microbatches = 3;
+
+/// Ties around layers of different sizes, one of them frozen.
+Net net() {
+  return Net(Tied(width, width), smp::Repeat<Dense<T>>(3, [](std::size_t) { return Dense<T>(width, width); }),
+             Dense<T>(width, 9), Dense<T>(9, width, true), Tied(width, width));
+}
+
+using Counts = std::vector<smp::GroupTraffic>;
+
+/// What has been counted of what a plan foretells, in the order of `plan`, and whatever it does not know behind it.
+Counts counted(const smp::comm::Counters& counters, const smp::RankPlan& plan) {
+  const auto collective = [](Operation o) {
+    return o == Operation::all_reduce                                   ? Collective::all_reduce
+           : o == Operation::all_gather || o == Operation::all_gather_v ? Collective::all_gather
+                                                                        : Collective::reduce_scatter;
+  };
+  smp::RankPlan found;
+  for (const auto& t : plan.traffic) found.add(t.group, t.collective, 0, 0);
+  for (const auto& row : counters.rows()) {
+    if (row.purpose != smp::Purpose::gradient && row.purpose != smp::Purpose::parameter) continue;
+    for (const Group kind : smp::all_groups) {
+      if (to_string(kind) == row.group) found.add(kind, collective(row.operation), row.count.calls, row.count.bytes);
+    }
+  }
+  return found.traffic;
+}
+
+/// Runs three steps; checks the last one, and what is held behind it.
+template <class Worker, class Trainer>
+void check(Worker& worker, Trainer& trainer, const smp::RankPlan& plan) {
+  auto ctx = worker.context();
+  const auto run = [&] {
+    smp::TensorOf<T> x(worker.memory(), {6, width}), y(worker.memory(), {6, width});
+    for (std::size_t i = 0; i < x.size(); ++i) x.data()[i] = y.data()[i] = 0.1 * static_cast<double>(i);
+    (void)smp::step(ctx, trainer, SquaredError<T>{}, x, y, {.microbatches = microbatches});
+    trainer.step(ctx, 0.01);
+  };
+  run();
+  run();
+  const Counts before = counted(worker.counters(), plan);
+  run();
+  Counts after = counted(worker.counters(), plan);
+  REQUIRE(after.size() == before.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    after[i].calls -= before[i].calls;
+    after[i].bytes -= before[i].bytes;
+    CAPTURE(to_string(after[i].group));
+    CAPTURE(to_string(after[i].collective));
+    REQUIRE(i < plan.traffic.size());
+    CHECK(after[i].calls == plan.traffic[i].calls);
+    CHECK(after[i].bytes == plan.traffic[i].bytes);
+  }
+  CHECK(worker.memory()[MemoryUse::parameter].live == plan.parameter);
+  CHECK(worker.memory()[MemoryUse::gradient].live == plan.gradient);
+  CHECK(worker.memory()[MemoryUse::optimizer].live == plan.optimizer);
+  CHECK(worker.memory()[MemoryUse::buffer].live == plan.buffer);
+}
+
+template <class F>
+void on_worker(int ranks, int sdp, F&& f) {
+  smp::comm::launch(ranks, [&](smp::comm::Threads& world) {
+    smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(ranks, {.rdp = smp::dynamic, .sdp = sdp})), 7);
+    f(worker, smp::GroupPlaces::of(worker.topology(), world.rank()));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("DataParallel and ShardedOptimizer hold and send what is planned") {
+  for (const int ranks : {1, 2, 4}) {
+    for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{400}, std::size_t{1} << 20}) {
+      CAPTURE(ranks);
+      CAPTURE(bucket_bytes);
+      const smp::ReductionOptions planned{.bucket_bytes = bucket_bytes, .plain = true};
+      on_worker(ranks, 1, [&](auto& worker, const smp::GroupPlaces& places) {
+        auto ctx = worker.context();
+        smp::DataParallel trainer(ctx, net(), smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
+        check(worker, trainer, plan_data_parallel(smp::model_sizes(trainer.layout()), places, planned));
+      });
+      on_worker(ranks, 1, [&](auto& worker, const smp::GroupPlaces& places) {
+        auto ctx = worker.context();
+        smp::ShardedOptimizer trainer(ctx, net(), smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
+        check(worker, trainer, plan_sharded_optimizer(smp::model_sizes(trainer.layout()), places, planned));
+      });
+    }
+  }
+}
+
+TEST_CASE("Sharded holds and sends what is planned, whatever the budgets") {
+  const auto with = [](std::size_t persistence, std::size_t max_live, std::size_t bucket, std::size_t merge) {
+    for (const int ranks : {2, 4}) {
+      for (const int sdp : {1, 2, 4}) {
+        if (ranks % sdp != 0) continue;
+        CAPTURE(ranks);
+        CAPTURE(sdp);
+        CAPTURE(max_live);
+        CAPTURE(bucket);
+        on_worker(ranks, sdp, [&](auto& worker, const smp::GroupPlaces& places) {
+          auto ctx = worker.context();
+          smp::Sharded<Net, smp::dynamic> trainer(ctx, net(), smp::optim::AdamW{},
+                                                  {.reduce_bucket_size = bucket,
+                                                   .persistence_threshold = persistence,
+                                                   .max_live_parameters = max_live,
+                                                   .merge_gathers_below = merge});
+          const auto plan = plan_sharded(smp::model_sizes(trainer.layout()), places,
+                                         {.reduce_bucket_size = bucket,
+                                          .max_live_parameters = max_live,
+                                          .merge_gathers_below = merge,
+                                          .microbatches = microbatches,
+                                          .plain = true});
+          check(worker, trainer, plan.rank);
+          const smp::GatherPlan* const replayed = trainer.engine().values().storage().plan();
+          if (sdp > 1) {
+            REQUIRE(replayed != nullptr);
+            CHECK(replayed->gathered == plan.gathers.gathered);
+            CHECK(replayed->released == plan.gathers.released);
+          }
+        });
+      }
+    }
+  };
+  with(0, 0, 1, 0);
+  with(0, 100, 60, 0);
+  with(0, 150, 100, 60);
+  with(10, 80, 40, 100);
+  with(0, 1'000'000, 1'000'000, 1'000'000);
+}
