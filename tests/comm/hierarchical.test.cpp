@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/comm/checked.hpp>
 #include <smp/comm/counted.hpp>
 #include <smp/comm/gathering.hpp>
 #include <smp/comm/hierarchical.hpp>
@@ -136,6 +137,21 @@ TEST_CASE("the transports on a node and between nodes may be of two types") {
     const NodeLayout layout = nodes_by_number(Ints{0, 1, 0, 1});
     World node = world.split(world.rank() % 2, world.rank(), "node");
     check_sizes(Any(Hierarchical<World, Counted<World>>(Counted<World>(world), layout, node)), world);
+  });
+}
+
+TEST_CASE("a hierarchical gather can be checked as a whole, and in its parts") {
+  on_ranks({4}, [](World& world) {
+    const NodeLayout layout = nodes_by_number(Ints{0, 0, 1, 1});
+    check_sizes(Any(Hierarchical<Checked<World>>(Checked<World>(world), layout)), world);
+    Checked whole(Hierarchical<World>(world, layout));
+    check_sizes(Any(whole), world);
+    HostStream stream;
+    const std::size_t n = world.rank() == 1 ? 5 : 4;
+    std::vector<Element> in(n), out(4 * n);
+    CHECK_THROWS_WITH_AS(whole.all_gather(stream, in, out), doctest::Contains("rank 1 calls all_gather of 5 uint16"),
+                         smp::CommError);
+    check_sizes(Any(whole), world);
   });
 }
 
