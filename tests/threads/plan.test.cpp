@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/plan_of.hpp>
 #include <smp/parallel/repeat.hpp>
@@ -27,15 +28,56 @@ using smp::Collective, smp::Group, smp::MemoryUse, smp::comm::Operation;
 
 using T = double;
 using Tied = Dense<T, "wt">;
-using Net = smp::Sequential<Tied, smp::Repeat<Dense<T>>, Dense<T>, Dense<T>, Tied>;
 constexpr std::int64_t width = 5;
 constexpr int microbatches = 3;
 
-/// Ties around layers of different sizes, one of them frozen.
-Net net() {
-  return Net(Tied(width, width), smp::Repeat<Dense<T>>(3, [](std::size_t) { return Dense<T>(width, width); }),
-             Dense<T>(width, 9), Dense<T>(9, width, true), Tied(width, width));
-}
+/// A unit with a unit inside of it.
+struct Pair {
+  using Input = smp::TensorOf<T>;
+  using Output = Input;
+  struct Saved {
+    Dense<T>::Saved first, second;
+  };
+  Dense<T> first{width, 3};
+  smp::AsUnit<Dense<T>> second{Dense<T>(3, width)};
+  static constexpr auto fields() {
+    return smp::fields(smp::field("first", &Pair::first), smp::field("second", &Pair::second));
+  }
+  Output forward(auto& ctx, const Input& x, Saved& s) const {
+    return second.forward(ctx, first.forward(ctx, x, s.first), s.second);
+  }
+  Output backward(auto& ctx, const Output& dy, Saved& s) {
+    return first.backward(ctx, second.backward(ctx, dy, s.second), s.first);
+  }
+};
+
+/// Around units of different sizes, one of them frozen, a parameter that is used in the root and in a unit.
+struct Net {
+  using Layers = smp::Sequential<Dense<T>, Dense<T>>;
+  using Input = smp::TensorOf<T>;
+  using Output = Input;
+  struct Saved {
+    Tied::Saved first, last;
+    smp::Repeat<Pair>::Saved pairs;
+    Layers::Saved layers;
+  };
+  Tied first{width, width};
+  smp::Repeat<Pair> pairs{2, [](std::size_t) { return Pair{}; }};
+  Layers layers{Dense<T>(width, 9), Dense<T>(9, width, true)};
+  smp::AsUnit<Tied> last{Tied(width, width)};
+  static constexpr auto fields() {
+    return smp::fields(smp::field("first", &Net::first), smp::field("pairs", &Net::pairs),
+                       smp::field("layers", &Net::layers), smp::field("last", &Net::last));
+  }
+  Output forward(auto& ctx, const Input& x, Saved& s) const {
+    const auto middle = layers.forward(ctx, pairs.forward(ctx, first.forward(ctx, x, s.first), s.pairs), s.layers);
+    return last.forward(ctx, middle, s.last);
+  }
+  Output backward(auto& ctx, const Output& dy, Saved& s) {
+    const auto middle = layers.backward(ctx, last.backward(ctx, dy, s.last), s.layers);
+    return first.backward(ctx, pairs.backward(ctx, middle, s.pairs), s.first);
+  }
+};
 
 using Counts = std::vector<smp::GroupTraffic>;
 
@@ -106,12 +148,12 @@ TEST_CASE("DataParallel and ShardedOptimizer hold and send what is planned") {
       const smp::ReductionOptions planned{.bucket_bytes = bucket_bytes, .plain = true};
       on_worker(ranks, 1, [&](auto& worker, const smp::GroupPlaces& places) {
         auto ctx = worker.context();
-        smp::DataParallel trainer(ctx, net(), smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
+        smp::DataParallel trainer(ctx, Net{}, smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
         check(worker, trainer, plan_data_parallel(smp::model_sizes(trainer.layout()), places, planned));
       });
       on_worker(ranks, 1, [&](auto& worker, const smp::GroupPlaces& places) {
         auto ctx = worker.context();
-        smp::ShardedOptimizer trainer(ctx, net(), smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
+        smp::ShardedOptimizer trainer(ctx, Net{}, smp::optim::AdamW{}, {.bucket_bytes = bucket_bytes});
         check(worker, trainer, plan_sharded_optimizer(smp::model_sizes(trainer.layout()), places, planned));
       });
     }
@@ -129,7 +171,7 @@ TEST_CASE("Sharded holds and sends what is planned, whatever the budgets") {
         CAPTURE(bucket);
         on_worker(ranks, sdp, [&](auto& worker, const smp::GroupPlaces& places) {
           auto ctx = worker.context();
-          smp::Sharded<Net, smp::dynamic> trainer(ctx, net(), smp::optim::AdamW{},
+          smp::Sharded<Net, smp::dynamic> trainer(ctx, Net{}, smp::optim::AdamW{},
                                                   {.reduce_bucket_size = bucket,
                                                    .persistence_threshold = persistence,
                                                    .max_live_parameters = max_live,
