@@ -37,6 +37,7 @@ class PieceMessages {
   /// last `exchange`.
   void begin(const Call& gather, int rank, int ranks) {
     gather_ = &gather;
+    own_ = rank;
     begins_.resize(static_cast<std::size_t>(ranks) + 1);
     for (std::size_t r = 0; r + 1 < begins_.size(); ++r) {
       begins_[r + 1] = begins_[r] + (gather.counts.empty() ? gather.count : gather.counts[r]) * gather.element_bytes;
@@ -52,8 +53,9 @@ class PieceMessages {
     transfers_.clear();
     for (const PieceMessage& m : messages) {
       const std::span<std::byte> bytes = place(m.piece);
+      const std::byte* data = m.piece == own_ ? gather_->input : bytes.data();  // not what was written just now
       transfers_.push_back(m.incoming ? Transfer::from(m.peer, bytes)
-                                      : Transfer::to(m.peer, std::span<const std::byte>(bytes)));
+                                      : Transfer::to(m.peer, std::span(data, bytes.size())));
     }
     Call call;
     call.operation = Operation::exchange;
@@ -73,6 +75,7 @@ class PieceMessages {
   }
 
   const Call* gather_ = nullptr;
+  int own_ = 0;
   std::vector<std::size_t> begins_;  // of each piece, in bytes, and the end of the last
   std::vector<Transfer> transfers_;
 };
