@@ -36,6 +36,9 @@ void declare(CLI::App& app, Options& o) {
   const auto number = [&app](const char* name, double& value, const char* text) {
     app.add_option(name, value, text)->capture_default_str();
   };
+  const auto flag = [&app](const char* name, bool& value, const char* text) {
+    app.add_option(name, value, text)->capture_default_str();
+  };
   const auto one_of = [&app](const char* name, std::string& value, std::vector<std::string> words, const char* text) {
     app.add_option(name, value, text)->check(CLI::IsMember(std::move(words)))->capture_default_str();
   };
@@ -74,12 +77,17 @@ void declare(CLI::App& app, Options& o) {
   integer("--tp", o.tp, "tensor-parallel ranks, over which each layer is cut");
   one_of("--tp-layout", o.tp_layout, {"speed", "memory"},
          "hidden states: all on each of these ranks, or each row on one");
-  app.add_option("--prescaled", o.prescaled, "these ranks read the same samples (1), or each its own (0)")
-      ->capture_default_str();
+  flag("--prescaled", o.prescaled, "these ranks read the same samples (1), or each its own (0)");
   number("--bucket-mib", o.bucket_mib, "largest range of gradients that is reduced at a time, in MiB");
-  app.add_option("--shard-optimizer", o.shard_optimizer,
-                 "each rank keeps and updates a part of the optimizer's state (1), or all of it (0)")
-      ->capture_default_str();
+  flag("--shard-optimizer", o.shard_optimizer, "each rank keeps a part of the optimizer's state (1), or all of it (0)");
+  integer("--sdp", o.sdp, "ranks that hold parameters, gradients and the optimizer's state together");
+  integer("--persistence", o.persistence, "with --sdp: parameters with fewer elements are on every rank");
+  integer("--max-live", o.max_live,
+          "with --sdp: elements that are gathered at a time, if what is used at once is less");
+  integer("--reduce-bucket", o.reduce_bucket, "with --sdp: gradients that are reduced together, in elements");
+  flag("--hierarchical", o.hierarchical,
+       "with --sdp: gather between nodes first, then on each of them (1), or not (0)");
+  integer("--ranks-per-node", o.ranks_per_node, "consecutive ranks that share a node; 0: as the transport says");
 }
 
 /// The run of the calling rank.

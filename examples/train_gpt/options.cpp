@@ -31,11 +31,14 @@ void check(const Options& o) {
   for (const auto& [option, value] :
        {std::pair("--layers", o.layers), std::pair("--heads", o.heads), std::pair("--hidden", o.hidden),
         std::pair("--seq", o.seq), std::pair("--batch", o.batch), std::pair("--microbatches", o.microbatches),
-        std::pair("--accumulation", o.accumulation), std::pair("--ranks", o.ranks), std::pair("--tp", o.tp)}) {
+        std::pair("--accumulation", o.accumulation), std::pair("--ranks", o.ranks), std::pair("--tp", o.tp),
+        std::pair("--sdp", o.sdp), std::pair("--reduce-bucket", o.reduce_bucket)}) {
     at_least(option, value, 1);
   }
-  for (const auto& [option, value] : {std::pair("--eval-every", o.eval_every), std::pair("--steps", o.steps),
-                                      std::pair("--warmup", o.warmup), std::pair("--seed", o.seed)}) {
+  for (const auto& [option, value] :
+       {std::pair("--eval-every", o.eval_every), std::pair("--steps", o.steps), std::pair("--warmup", o.warmup),
+        std::pair("--seed", o.seed), std::pair("--persistence", o.persistence), std::pair("--max-live", o.max_live),
+        std::pair("--ranks-per-node", o.ranks_per_node)}) {
     at_least(option, value, 0);
   }
   for (const auto& [option, value] : {std::pair("--heldout", o.heldout), std::pair("--dropout", o.dropout),
@@ -54,6 +57,15 @@ void check(const Options& o) {
   if (o.ranks % o.tp != 0) {
     throw smp::ConfigError("--tp is " + std::to_string(o.tp) +
                            ", but must divide the ranks = " + std::to_string(o.ranks));
+  }
+  if (o.ranks / o.tp % o.sdp != 0) {
+    throw smp::ConfigError("--sdp is " + std::to_string(o.sdp) + ", but must divide the ranks that hold the same part" +
+                           " of each layer: ranks / --tp = " + std::to_string(o.ranks) + " / " + std::to_string(o.tp) +
+                           " = " + std::to_string(o.ranks / o.tp));
+  }
+  if (o.shard_optimizer && o.sdp > 1) {
+    throw smp::ConfigError("--shard-optimizer is 1, but --sdp = " + std::to_string(o.sdp) +
+                           " cuts the optimizer's state already; one of them is enough");
   }
   if (o.tp_layout == "memory" && o.seq % o.tp != 0) {
     throw smp::ConfigError("--seq is " + std::to_string(o.seq) +

@@ -24,6 +24,8 @@ struct Options {
   std::string tp_layout = "speed";
   bool prescaled = false, shard_optimizer = false;
   double bucket_mib = 25;
+  int sdp = 1, persistence = 1'000'000, max_live = 1'000'000'000, reduce_bucket = 500'000'000, ranks_per_node = 0;
+  bool hierarchical = true;
   std::string dtype = "f32", checkpointing = "none";
   std::string log, save;
 

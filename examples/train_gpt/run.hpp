@@ -46,6 +46,13 @@ inline smp::optim::Any make_optimizer(const Options& o) {
 /// The strategy that the options name.
 inline smp::AnyStrategyOptions make_strategy(const Options& o) {
   const auto bucket_bytes = static_cast<std::size_t>(o.bucket_mib * 1024 * 1024);
+  if (o.sdp > 1) {
+    return smp::ShardedOptions{.clip = o.clip,
+                               .reduce_bucket_size = static_cast<std::size_t>(o.reduce_bucket),
+                               .persistence_threshold = static_cast<std::size_t>(o.persistence),
+                               .max_live_parameters = static_cast<std::size_t>(o.max_live),
+                               .gather = {.hierarchical = o.hierarchical, .ranks_per_node = o.ranks_per_node}};
+  }
   if (o.shard_optimizer) return smp::ShardedOptimizerOptions{.clip = o.clip, .bucket_bytes = bucket_bytes};
   return smp::DataParallelOptions{.clip = o.clip, .bucket_bytes = bucket_bytes};
 }
@@ -62,7 +69,7 @@ class Run {
   Run(smp::comm::Any world, const Options& options, const Text& text)
       : options_(options),
         text_(text),
-        worker_(world, topology(world.size(), options.tp), static_cast<std::uint64_t>(options.seed)),
+        worker_(world, topology(world.size(), options), static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
         tp_(worker_.groups()[smp::Group::tp]),
         loss_{text.classes()},
@@ -108,8 +115,8 @@ class Run {
   }
 
  private:
-  static smp::DynamicTopology topology(int ranks, int tp) {
-    return smp::DynamicTopology(smp::degrees_for(ranks, {.tp = tp, .rdp = smp::dynamic}));
+  static smp::DynamicTopology topology(int ranks, const Options& o) {
+    return smp::DynamicTopology(smp::degrees_for(ranks, {.tp = o.tp, .rdp = smp::dynamic, .sdp = o.sdp}));
   }
   /// True on the rank that speaks.
   [[nodiscard]] bool speaks() const { return worker_.rank() == 0; }
@@ -150,7 +157,8 @@ class Run {
     return {s, sum / weight, norm, tokens / seconds_since(begin), {}};
   }
 
-  /// The mean loss over the whole held-out text, cut into windows; the copies of the model share them.
+  /// The mean loss over the whole held-out text, cut into windows. The copies of the model share them: each has as
+  /// many, if some behind the end, since ranks may hold parameters together.
   std::optional<double> heldout_loss() {
     const auto tokens = text_.heldout();
     if (tokens.empty()) return {};
@@ -158,18 +166,18 @@ class Run {
     const std::size_t windows = (tokens.size() - 1 + seq - 1) / seq;
     auto& copies = worker_.groups()[smp::Group::rdp];
     const auto count = static_cast<std::size_t>(copies.size()), copy = static_cast<std::size_t>(copies.rank());
-    const std::size_t first = windows * copy / count, end = windows * (copy + 1) / count;
-    const smp::Shape shape{static_cast<std::int64_t>(end - first), options_.seq};
+    const std::size_t own = (windows + count - 1) / count, first = own * copy;
+    const smp::Shape shape{static_cast<std::int64_t>(own), options_.seq};
     smp::Ids inputs(worker_.memory(), shape, smp::MemoryUse::buffer);
     smp::Ids targets(worker_.memory(), shape, smp::MemoryUse::buffer);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const std::size_t place = first * seq + i;
-      const bool inside = place + 1 < tokens.size();  // the last window need not be full
+      const bool inside = place + 1 < tokens.size();
       inputs.data()[i] = inside ? tokens[place] : 0;
       targets.data()[i] = inside ? tokens[place + 1] : loss_.ignored;
     }
     const std::size_t at_once = static_cast<std::size_t>(options_.samples_at_once());
-    const std::size_t parts = std::max<std::size_t>(1, (end - first + at_once - 1) / at_once);  // 1 without windows
+    const std::size_t parts = (own + at_once - 1) / at_once;
     return smp::evaluate(context_, trainer_, loss_, inputs, targets, static_cast<int>(parts), smp::CountTargets{})
         .mean();
   }

@@ -277,6 +277,24 @@ for ranks, tp in (2, 1), (3, 1), (4, 2):
 clipped_steps, _, _ = logged(dropout=0.3, ranks=2, shard_optimizer=1)
 check(close(losses(clipped_steps), losses(plain_steps)), "clipped", losses(clipped_steps), losses(plain_steps))
 
+# ---- nor on the ranks that hold the model's state together
+fails("smp: --sdp is 8, but must divide the ranks that hold the same part of each layer: ranks / --tp = 8 / 2 = 4", ranks=8, tp=2, sdp=8)
+fails("smp: --shard-optimizer is 1, but --sdp = 2 cuts the optimizer's state already; one of them is enough",
+      ranks=2, sdp=2, shard_optimizer=1)
+fails("smp: --reduce-bucket is 0, but must be at least 1", reduce_bucket=0)
+for options in ({"sdp": 2}, {"sdp": 2, "persistence": 0}, {"sdp": 4, "persistence": 0, "max_live": 0, "reduce_bucket": 1},
+                {"sdp": 4, "persistence": 20, "microbatches": 2, "ranks_per_node": 2},
+                {"sdp": 4, "persistence": 0, "ranks_per_node": 2, "hierarchical": 0, "checkpointing": "each"},
+                {"sdp": 2, "persistence": 0, "tp": 2, "tp_layout": "memory"}, {"sdp": 2, "persistence": 0, "tp": 2, "prescaled": 1}):
+    steps, summary, _ = logged(dropout=0.3, ranks=4, **options)
+    check(close(losses(steps), losses(plain_steps)), options, losses(steps), losses(plain_steps))
+    check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), options, summary, plain)
+    tp, sdp, kept = options.get("tp", 1), options["sdp"], options.get("persistence", 1)
+    check(summary["degrees"] == {"pp": 1, "tp": tp, "rdp": 4 // tp, "sdp": sdp}, options, summary)
+    if kept == 0 and tp == 1:
+        check(summary["peak_bytes"]["optimizer"] <= 2 * size / sdp + 16 * 64, options, summary["peak_bytes"], size)
+        check(summary["bytes"]["SHARD"]["reduce_scatter"]["gradient"] > 0, options, summary["bytes"])
+
 # ---- nor on the ranks that each layer is cut over, whether they are given the same samples or each its own
 fails("smp: --tp is 2, but must divide the ranks = 3", ranks=3, tp=2)
 fails("smp: --seq is 8, but must be a multiple of --tp = 3 with --tp-layout memory", ranks=3, tp=3, tp_layout="memory", batch=9)

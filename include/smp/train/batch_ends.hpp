@@ -53,10 +53,12 @@ class BatchEnds {
  public:
   using Value = LocalOf<typename Loss::Output>;  ///< a loss
 
-  /// Cuts the batch. Micro-batches without weight have no loss, and are left out.
+  /// Cuts the batch. Micro-batches without weight have no loss.
   /// @param count the weight of a micro-batch, a function of its targets
+  /// @param all run them all the same: other ranks may need this one for theirs; else they are left out
   template <class Count>
-  BatchEnds(Ctx& ctx, Loss& loss, const Inputs& inputs, const Targets& targets, int microbatches, const Count& count)
+  BatchEnds(Ctx& ctx, Loss& loss, const Inputs& inputs, const Targets& targets, int microbatches, const Count& count,
+            bool all)
       : ctx_(ctx),
         loss_(loss),
         inputs_(inputs),
@@ -69,7 +71,7 @@ class BatchEnds {
       Targets own = batch_slice(targets, range);
       double weight = static_cast<double>(range.size());
       if constexpr (!std::same_as<Count, EqualSamples>) weight = count(own);
-      if (weight != 0) parts_.push_back({range, std::move(own), weight});
+      if (weight != 0 || all) parts_.push_back({range, std::move(own), weight});
     });
     values_.resize(parts_.size());
   }
@@ -99,6 +101,10 @@ class BatchEnds {
     while (saved_.size() <= static_cast<std::size_t>(slot)) saved_.emplace_back();
     auto& saved = saved_[static_cast<std::size_t>(slot)];
     Value& value = values_[static_cast<std::size_t>(microbatch)];
+    if (part(microbatch).weight == 0) {
+      value = TensorTraits<Value>::make(ctx_.memory(), {});
+      return;
+    }
     value = local<Value>(loss_.forward(ctx_, {std::forward<Y>(y), part(microbatch).targets}, saved));
     sums_.add(ctx_, value, part(microbatch).weight);
     if (!training_) saved = {};
@@ -125,8 +131,9 @@ class BatchEnds {
     if (ctx_.groups()[Group::pp].size() > 1 && !values_.empty()) share(source);
     sums_.finish(ctx_, feeds, equal, source);
     StepLoss<Value> result{StepOutput<Value>(ctx_.memory(), microbatches())};
-    for (std::size_t m = 0; m < values_.size(); ++m)
-      result.microbatches.add(std::move(values_[m]), parts_[m].range.size());
+    for (std::size_t m = 0; m < values_.size(); ++m) {
+      if (parts_[m].weight != 0) result.microbatches.add(std::move(values_[m]), parts_[m].range.size());
+    }
     result.sum = sums_.sum();
     result.weight = sums_.weight();
     return result;

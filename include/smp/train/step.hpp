@@ -103,8 +103,8 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
       options.first_sample.value_or(batches_before * static_cast<std::uint64_t>(samples));
   const double share = 1.0 / (static_cast<double>(samples) * feeds.size() * options.passes);  // of one sample
 
-  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(ctx, loss, inputs, targets,
-                                                                                     options.microbatches, count);
+  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(
+      ctx, loss, inputs, targets, options.microbatches, count, false);
   ends.train({static_cast<std::uint64_t>(model.steps()), first_sample},
              !options.average ? 0.0
              : counted        ? 1.0
@@ -131,7 +131,8 @@ StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options
 
 /// The loss of `inputs` and `targets` without gradients: `ctx.training` is false for the modules. Ranks may have
 /// different numbers of samples, or none; the tensor-parallel ranks of a model that is cut over them have the same
-/// ones.
+/// ones, and ranks that hold parameters together (`Sharded`) the same number of micro-batches, if some without targets
+/// that count.
 template <class Ctx, class Model, class Loss, class Targets, class Count = CountSamples>
 StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, Model& model, Loss&& loss,
                                                                        const typename Model::Input& inputs,
@@ -142,7 +143,7 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, 
   const int source = output_rank(ctx, model);
   ctx.training = false;
   BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(ctx, loss, inputs, targets,
-                                                                                     microbatches, count);
+                                                                                     microbatches, count, true);
   run_microbatches(ctx, model, ends);
   return ends.finish(feeds_of<L>(), false, source);
 }
