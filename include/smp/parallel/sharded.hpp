@@ -38,6 +38,9 @@ class Sharded : public Strategy<M, Opt, ShardedEngine> {
   static_assert(Degree >= 1 || Degree == dynamic,
                 "smp::Sharded: the degree is the number of ranks that hold one copy of the model's state together: at "
                 "least 1, or smp::dynamic");
+  static_assert(
+      !requires { M::cuts_optimizer_state; },
+      "smp::Sharded: it cuts the optimizer state itself; leave out smp::ShardedOptimizer");
   using Base = Strategy<M, Opt, ShardedEngine>;
 
  public:
