@@ -73,6 +73,7 @@ class ShardedEngine : public FlatEngine {
   ShardedEngine(Ctx& ctx, Layout& layout, int states, bool plain, const ShardedOptions& options)
       : ShardedEngine(ctx, with_external(layout, options), states, plain, options,
                       find_cut(layout, ctx.groups()[Group::shard].size())) {}
+  ~ShardedEngine() { end_side_stream(); }  // before what its tasks use
 
   /// Brings the parameters of a unit.
   template <class Hooks>
