@@ -5,8 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <smp/optim/any.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/checkpointed.hpp>
-#include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
 #include <smp/train/step.hpp>
@@ -22,14 +22,14 @@ using namespace smp::testing;
 using Layer = Dense<float>;
 using Net = smp::Sequential<smp::Repeat<Layer>, smp::Repeat<smp::Checkpointed<Layer>>>;
 
-void check(World& world, smp::HostStream::Mode mode) {
+void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options) {
   smp::Worker worker(world, smp::Topology<smp::Degrees{.rdp = smp::dynamic}>(world.size()), 3, mode);
   auto ctx = worker.context();
-  smp::DataParallel trainer(
+  smp::AnyStrategy trainer(
       ctx,
       Net(smp::Repeat<Layer>(2, [](std::size_t) { return Layer(8, 8); }),
           smp::Repeat<smp::Checkpointed<Layer>>(2, [](std::size_t) { return smp::Checkpointed<Layer>(Layer(8, 8)); })),
-      smp::optim::Any(smp::optim::AdamW()), {.clip = 0.1, .bucket_bytes = 300});
+      smp::optim::Any(smp::optim::AdamW()), options);
   smp::TensorOf<float> x(worker.memory(), {6, 8});
   for (float& v : x) v = 0.5f;
   double sum = 0;
@@ -61,6 +61,10 @@ void check(World& world, smp::HostStream::Mode mode) {
 }  // namespace
 
 TEST_CASE("steps of training and evaluation allocate nothing") {
-  on_ranks({1, 2, 4}, [](World& world) { check(world, smp::HostStream::Mode::at_once); });
-  on_ranks({1, 2}, [](World& world) { check(world, smp::HostStream::Mode::worker); });
+  for (const smp::AnyStrategyOptions& options :
+       {smp::AnyStrategyOptions(smp::DataParallelOptions{.clip = 0.1, .bucket_bytes = 300}),
+        smp::AnyStrategyOptions(smp::ShardedOptimizerOptions{.clip = 0.1, .bucket_bytes = 300})}) {
+    on_ranks({1, 2, 4}, [&](World& world) { check(world, smp::HostStream::Mode::at_once, options); });
+    on_ranks({1, 2}, [&](World& world) { check(world, smp::HostStream::Mode::worker, options); });
+  }
 }
