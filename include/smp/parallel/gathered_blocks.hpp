@@ -226,10 +226,8 @@ class GatheredBlocks {
   }
 
   void wait(HostStream& s, const GatheredStorage::Gather& g) {
-    if (std::exchange(stale_, false)) {
-      s.wait(updated_);
-      s.wait(left_);
-    } else if (g.after == GatheredStorage::everything || limits_.checked) {
+    if (std::exchange(stale_, false)) s.wait(updated_);
+    if (g.after == GatheredStorage::everything || limits_.checked) {
       s.wait(left_);
     } else if (g.after >= 0) {
       s.wait(of(g.after).last_use);

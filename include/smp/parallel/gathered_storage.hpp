@@ -184,7 +184,8 @@ class GatheredStorage {
     for (std::size_t i = plan.gathered_begin[position_]; i < plan.gathered_begin[position_ + 1]; ++i) {
       const GatherOp& op = plan.gathered[i];
       live(op.block).place = arena_.data() + op.offset + next_jitter();
-      gathered_.push_back({op.block, live(op.block).place, op.after});
+      // The first one of a step: an evaluation may have used the arena since the last.
+      gathered_.push_back({op.block, live(op.block).place, position_ == 0 ? everything : op.after});
     }
   }
 
