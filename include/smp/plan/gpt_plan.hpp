@@ -35,47 +35,48 @@ struct GptRun {
   std::size_t microbatches = 1;  ///< of a step
 };
 
-/// The parameters in the order of declaration: the root has embedding, positions, last norm and head, and is around the
-/// layers, which are units.
+/// The parameters in the order of declaration. Embedding, positions, each layer, the last norm and the head are units,
+/// in a root that has nothing of its own.
 /// @param places the rank
 [[nodiscard]] constexpr std::vector<ParameterSizes> gpt_parameters(const GptShape& shape, const GptRun& run,
                                                                    const GroupPlaces& places) {
   std::vector<ParameterSizes> all;
   const std::size_t tp = places.size(Group::tp), h = shape.hidden;
-  const auto add = [&](int unit, std::size_t elements, bool decay, bool cut, int tie = -1) {
-    all.push_back({unit, elements, run.element_bytes, tie, decay, false, cut && tp > 1, run.slices && tp > 1 && !cut});
+  // One rank has nobody to sum with, but its layout keeps apart what would be summed: all of an attention or MLP.
+  const auto add = [&](int unit, std::size_t elements, bool decay, bool cut, bool in_branch, int tie = -1) {
+    const bool summed = tp == 1 ? run.slices || in_branch : run.slices && !cut;
+    all.push_back({unit, elements, run.element_bytes, tie, decay, false, cut && tp > 1, summed});
   };
-  const std::size_t tokens = piece_size(shape.vocabulary, places.rank_in(Group::tp), tp) * h;
-  add(0, tokens, true, true, shape.tied ? 0 : -1);
-  if (shape.learned_positions) add(0, shape.sequence * h, true, false);
   const auto norm = [&](int unit) {
-    add(unit, h, false, false);
-    add(unit, h, false, false);
+    add(unit, h, false, false, false);
+    add(unit, h, false, false, false);
   };
-  const auto branch = [&](int unit, std::size_t width) {  // h -> width, cut in columns; width -> h, cut in rows
-    add(unit, width * h / tp, true, true);
-    add(unit, width / tp, false, true);
+  const auto branch = [&](int unit, std::size_t wide, std::size_t inner) {  // h -> wide by columns, inner -> h by rows
+    norm(unit);
+    add(unit, wide * h / tp, true, true, true);
+    add(unit, wide / tp, false, true, true);
+    add(unit, inner * h / tp, true, true, true);
+    add(unit, h, false, false, true);
   };
+  const auto tokens = [&](int unit) {
+    add(unit, piece_size(shape.vocabulary, places.rank_in(Group::tp), tp) * h, true, true, false, shape.tied ? 0 : -1);
+  };
+  int unit = 1;
+  tokens(unit++);
+  if (shape.learned_positions) add(unit, shape.sequence * h, true, false, false);
   for (std::size_t layer = 0; layer < shape.layers; ++layer) {
-    const int unit = static_cast<int>(layer) + 1;
-    norm(unit);
-    branch(unit, 3 * h);
-    add(unit, h * h / tp, true, true);
-    add(unit, h, false, false);
-    norm(unit);
-    branch(unit, 4 * h);
-    add(unit, 4 * h * h / tp, true, true);
-    add(unit, h, false, false);
+    branch(++unit, 3 * h, h);
+    branch(unit, 4 * h, 4 * h);
   }
-  norm(0);
-  add(0, tokens, true, true, shape.tied ? 0 : -1);
+  norm(++unit);
+  tokens(++unit);
   return all;
 }
 
 /// Units and blocks of that model on one rank.
 [[nodiscard]] constexpr ModelSizes gpt_sizes(const GptShape& shape, const GptRun& run, const GroupPlaces& places,
                                              const BlockOptions& options = {}) {
-  std::vector<int> parents(shape.layers + 1, 0);
+  std::vector<int> parents(shape.layers + 5, 0);
   parents.front() = -1;
   return make_model_sizes(gpt_parameters(shape, run, places), parents, options);
 }

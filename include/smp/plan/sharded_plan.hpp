@@ -64,9 +64,15 @@ class ShardedPlanner {
  private:
   [[nodiscard]] constexpr std::size_t ranks() const { return shards_.ranks; }
   [[nodiscard]] constexpr const BlockSizes& block(int b) const { return model_.blocks[static_cast<std::size_t>(b)]; }
-  [[nodiscard]] constexpr std::size_t bytes(std::size_t elements) const {
+  [[nodiscard]] static constexpr std::size_t bytes(std::size_t elements, std::size_t of_one) {
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 4;
-    return elements < most / shards_.widest ? elements * shards_.widest : most;
+    return elements < most / of_one ? elements * of_one : most;
+  }
+  [[nodiscard]] constexpr std::size_t value_bytes(std::size_t elements) const {
+    return bytes(elements, shards_.widest);
+  }
+  [[nodiscard]] constexpr std::size_t bucket_bytes() const {
+    return bytes(options_.reduce_bucket_size, std::max<std::size_t>(shards_.widest, 4));
   }
 
   /// Shards, and what is not cut into shards.
@@ -95,7 +101,7 @@ class ShardedPlanner {
       footprints.push_back(shards_.footprint(static_cast<int>(b), model_.blocks[b].element_bytes));
     }
     const std::vector<GatherUse> uses = uses_of(blocks);
-    plan_.gathers = make_gather_plan(uses, blocks, footprints, bytes(options_.max_live_parameters));
+    plan_.gathers = make_gather_plan(uses, blocks, footprints, value_bytes(options_.max_live_parameters));
     for (std::size_t i = 0; i < uses.size(); ++i) {
       send_gathers(std::span(plan_.gathers.gathered)
                        .subspan(plan_.gathers.gathered_begin[i],
@@ -124,7 +130,7 @@ class ShardedPlanner {
       for (end = begin + 1; end < ops.size(); ++end) {
         const int next = ops[end].block;
         const bool behind = shards_.neighbours(last, next), before = shards_.neighbours(next, first);
-        if ((!behind && !before) || (total + own(next)) * ranks() >= bytes(options_.merge_gathers_below)) break;
+        if ((!behind && !before) || (total + own(next)) * ranks() >= value_bytes(options_.merge_gathers_below)) break;
         total += own(next);
         (behind ? last : first) = next;
       }
@@ -135,7 +141,7 @@ class ShardedPlanner {
 
   /// The gradients of a unit, each time it has computed them.
   constexpr void reduce() {
-    ShardRooms rooms(model_, shards_, bytes(options_.reduce_bucket_size));
+    ShardRooms rooms(model_, shards_, bucket_bytes());
     plan_.gradient_room = rooms.bytes();
     rooms.run(order_);
     plan_.reductions = rooms.reductions();
@@ -151,7 +157,7 @@ class ShardedPlanner {
       if (block(b).frozen || shards_.of(b) == 0) continue;
       ranges.push_back({shards_.of(b), block(b).gradient_bytes(), kind_of(block(b), places_, options_.plain)});
     }
-    for (const BucketSizes& b : join_buckets(ranges, bytes(options_.reduce_bucket_size))) {
+    for (const BucketSizes& b : join_buckets(ranges, bucket_bytes())) {
       if (places_.size(Group::replica) > 1)
         plan_.rank.add_all_reduce(places_, Group::replica, b.elements, b.element_bytes);
       if (b.kind == BucketKind::summands && places_.size(Group::tp) > 1) {
@@ -162,7 +168,7 @@ class ShardedPlanner {
 
   /// What every rank has whole, as under data parallelism.
   constexpr void sum_whole() {
-    const ReductionOptions whole{bytes(options_.reduce_bucket_size), options_.states, options_.plain};
+    const ReductionOptions whole{bucket_bytes(), options_.states, options_.plain};
     add_all_reduces(plan_.rank, flat_buckets(model_, places_, whole, [&](int b) { return shards_.of(b) == 0; }),
                     places_);
   }
