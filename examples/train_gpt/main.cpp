@@ -75,6 +75,14 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--save", o.save, "file for the parameters, in the safetensors format");
   integer("--ranks", o.ranks, "ranks, as threads of this process; mpirun knows them itself");
   integer("--tp", o.tp, "tensor-parallel ranks, over which each layer is cut");
+  integer("--pp", o.pp, "pipeline ranks, over which the layers are spread");
+  one_of("--schedule", o.schedule,
+         {"simple", "interleaved", "looped", "looped_breadth", "zero_bubble", "zero_bubble_v", "dual_pipe_v"},
+         "order of micro-batches on these ranks");
+  app.add_option("--chunks", o.chunks, "stages on one rank: 1, or what the schedule has");
+  app.add_option("--partition", o.partition, "transformer blocks of each stage, as in 2,1,1; auto: by size")
+      ->capture_default_str();
+  integer("--active", o.active, "micro-batches under way on a rank at most; 0: no limit");
   one_of("--tp-layout", o.tp_layout, {"speed", "memory"},
          "hidden states: all on each of these ranks, or each row on one");
   flag("--prescaled", o.prescaled, "these ranks read the same samples (1), or each its own (0)");

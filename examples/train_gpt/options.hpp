@@ -4,7 +4,9 @@
 /// @file
 /// What train_gpt is asked to do.
 
+#include <optional>
 #include <string>
+#include <vector>
 
 /// The options of the command line, which main.cpp explains.
 struct Options {
@@ -20,7 +22,9 @@ struct Options {
   double lr = 1e-3, min_lr = 0, beta1 = 0.9, beta2 = 0.99, weight_decay = 0, clip = 0;
   int warmup = 0;
 
-  int seed = 1, ranks = 1, tp = 1;
+  int seed = 1, ranks = 1, tp = 1, pp = 1, active = 0;
+  std::string schedule = "interleaved", partition = "auto";
+  std::optional<int> chunks;
   std::string tp_layout = "speed";
   bool prescaled = false, shard_optimizer = false;
   double bucket_mib = 25;
@@ -30,10 +34,14 @@ struct Options {
   std::string log, save;
 
   /// Ranks that read different samples.
-  [[nodiscard]] int feeds() const { return prescaled ? ranks / tp : ranks; }
+  [[nodiscard]] int feeds() const { return ranks / pp / (prescaled ? tp : 1); }
   /// Samples of a micro-batch that one rank reads.
   [[nodiscard]] int samples_at_once() const { return batch / (feeds() * microbatches * accumulation); }
 };
+
+/// The numbers of --partition; none for "auto".
+/// @throws smp::ConfigError if it is something else
+std::vector<int> blocks_of_stages(const Options& options);
 
 /// @throws smp::ConfigError with a sentence for options that cannot work, alone or together
 void check(const Options& options);

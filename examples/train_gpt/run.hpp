@@ -24,6 +24,7 @@
 #include <smp/optim/any.hpp>
 #include <smp/optim/learning_rate.hpp>
 #include <smp/parallel/any_strategy.hpp>
+#include <smp/pipeline/pipeline.hpp>
 #include <smp/topology.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
@@ -57,12 +58,24 @@ inline smp::AnyStrategyOptions make_strategy(const Options& o) {
   return smp::DataParallelOptions{.clip = o.clip, .bucket_bytes = bucket_bytes};
 }
 
+/// Which layers each stage has, as the options say.
+/// @param before, behind layers around the transformer blocks: of the first and of the last stage
+inline smp::PipelineOptions make_stages(const Options& o, int before, int behind) {
+  smp::PipelineOptions stages{.partition = blocks_of_stages(o), .active = o.active};
+  if (!stages.partition.empty()) {
+    stages.partition.front() += before;
+    stages.partition.back() += behind;
+  }
+  return stages;
+}
+
 /// The training run on one rank.
 /// @tparam T of values and gradients
 /// @tparam At how hidden states are distributed over the tensor-parallel ranks
 template <class T, class At>
 class Run {
   using Worker = smp::Worker<smp::comm::Any, smp::DynamicTopology>;
+  using Model = smp::Pipeline<smp::Schedule::Runtime, Gpt<T, At>>;
 
  public:
   /// Initial values, and the files that will be written: who cannot write them finds out now.
@@ -73,13 +86,16 @@ class Run {
         context_(worker_.context()),
         tp_(worker_.groups()[smp::Group::tp]),
         loss_{text.classes()},
-        trainer_(context_, Gpt<T, At>(text.classes(), options, tp_.rank(), tp_.size()), make_optimizer(options),
-                 make_strategy(options)),
+        trainer_(context_,
+                 Model(context_, make_gpt<T, At>(text.classes(), options, tp_.rank(), tp_.size()),
+                       make_stages(options, GptParts<T, At>::before, GptParts<T, At>::behind),
+                       smp::Schedule::Runtime::named(options.schedule, options.chunks)),
+                 make_optimizer(options), make_strategy(options)),
         log_(speaks() ? options.log : "") {
     smp::set_gemm_threads(smp::default_gemm_threads(world.size()));
-    if (!options.save.empty() && speaks()) {
-      file_.emplace(options.save, smp::io::headers<T>(trainer_.layout()));
-    }
+    if (options.save.empty()) return;
+    auto headers = smp::io::headers<T>(context_, trainer_.layout());
+    if (speaks()) file_.emplace(options.save, std::move(headers));
   }
 
   /// All steps, then summary, parameters and sample.
@@ -116,7 +132,7 @@ class Run {
 
  private:
   static smp::DynamicTopology topology(int ranks, const Options& o) {
-    return smp::DynamicTopology(smp::degrees_for(ranks, {.tp = o.tp, .rdp = smp::dynamic, .sdp = o.sdp}));
+    return smp::DynamicTopology(smp::degrees_for(ranks, {.pp = o.pp, .tp = o.tp, .rdp = smp::dynamic, .sdp = o.sdp}));
   }
   /// True on the rank that speaks.
   [[nodiscard]] bool speaks() const { return worker_.rank() == 0; }
@@ -254,7 +270,7 @@ class Run {
   typename Worker::Context context_;
   smp::comm::Counted<smp::comm::Any>& tp_;
   smp::nn::VocabularyCrossEntropy<T> loss_;
-  smp::AnyStrategy<Gpt<T, At>, smp::optim::Any> trainer_;
+  smp::AnyStrategy<Model, smp::optim::Any> trainer_;
   Log log_;
   std::optional<smp::io::SafetensorsWriter> file_;
   std::vector<smp::comm::Counters::Row> traffic_;  // of the last step

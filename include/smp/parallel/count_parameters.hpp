@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// How large a module is on this rank.
+/// How large a module is.
 
 #include <concepts>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace smp {
 
-/// Bytes of the parameters of a module, as they are on this rank, when all of them are here.
+/// Bytes of the parameters of a module, on all tensor-parallel ranks together: the same number on each of them.
 template <class M>
 [[nodiscard]] std::size_t parameter_bytes(M& m) {
   std::size_t bytes = 0;
@@ -29,7 +29,7 @@ template <class M>
   } else if constexpr (HasFields<M>) {
     for_each_field(m, [&]<class Member>(Member& member, const auto&) {
       if constexpr (std::derived_from<Member, ParameterBase>) {
-        bytes += member.size() * sizeof(typename Member::value_type);
+        bytes += member.shape().elements() * sizeof(typename Member::value_type);
       } else {
         add(member);
       }
