@@ -1,6 +1,7 @@
 // Over a slow network the gradients of a layer travel while those below are computed: the time of a step is that of the
-// longer of the two and of the last bucket; without overlap it is their sum. A matter of time, so only when the long
-// tests are asked for; the order of events is tested in unit/data_parallel.
+// longer of the two and of the last bucket; without overlap it is their sum. So do values while the layers above those
+// that they are for compute, if the ranks share the update. A matter of time, so only when the long tests are asked
+// for; the order of events is tested in unit/data_parallel.
 #include <algorithm>
 #include <chrono>
 #include <concepts>
@@ -15,6 +16,7 @@
 #include <smp/optim/sgd.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sharded_optimizer.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
@@ -32,16 +34,19 @@ using Values = smp::TensorOf<double>;
 constexpr std::size_t layers = 8;
 constexpr std::int64_t elements = 1000;
 
-/// A layer whose backward takes its time, and no processor.
+/// A layer whose backward takes its time, and no processor; or whose forward does, too.
 struct Slow {
   using Input = Values;
   using Output = Values;
   struct Saved {};
-  std::chrono::milliseconds time;
+  std::chrono::milliseconds time, forward_time;
   smp::ParameterOf<double> w{{elements}};
-  explicit Slow(std::chrono::milliseconds t) : time(t) {}
+  explicit Slow(std::chrono::milliseconds t, std::chrono::milliseconds f = {}) : time(t), forward_time(f) {}
   static constexpr auto fields() { return smp::fields(smp::field("w", &Slow::w)); }
-  Output forward(auto&, const Input& x, Saved&) const { return x; }
+  Output forward(auto& ctx, const Input& x, Saved&) const {
+    ctx.stream().enqueue([t = forward_time] { std::this_thread::sleep_for(t); });
+    return x;
+  }
   GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved&) {
     ctx.stream().enqueue([t = time, dw = w.grad().data()] {
       std::this_thread::sleep_for(t);
@@ -83,6 +88,28 @@ Times times(World& world, std::chrono::milliseconds compute, std::chrono::millis
   return best;
 }
 
+/// Milliseconds of three steps in which a layer computes for `each` in each direction, and half of one travels in that
+/// time.
+double shared_update(World& world, std::chrono::milliseconds each, bool overlap) {
+  const double seconds = std::chrono::duration<double>(each).count();
+  const Delayed<World> slow(world, Network{.bytes_per_second = elements / 2.0 * sizeof(double) / seconds});
+  smp::Worker worker(slow, smp::Topology<smp::Degrees{.rdp = 2}>(), 1);
+  auto ctx = worker.context();
+  smp::ShardedOptimizer trainer(ctx, smp::Repeat<Slow>(layers, [&](std::size_t) { return Slow(each, each); }),
+                                smp::optim::Sgd{}, {.bucket_bytes = elements * sizeof(double), .overlap = overlap});
+  Values x(worker.memory(), {1, 1});
+  *x.data() = 1;
+  const auto begin = smp::Clock::now();
+  for (int s = 0; s < 3; ++s) {
+    smp::step(ctx, trainer, SquaredError<double>{}, x, x);
+    trainer.step(ctx, 0.1);
+  }
+  trainer.for_each_parameter([](std::string_view, const smp::Shape&, auto values, auto) {
+    for (const auto v : values) CHECK(v == doctest::Approx(-0.6));
+  });
+  return std::chrono::duration<double, std::milli>(smp::Clock::now() - begin).count();
+}
+
 }  // namespace
 
 TEST_CASE("a step takes the longer of computing and communicating, and one bucket") {
@@ -97,5 +124,20 @@ TEST_CASE("a step takes the longer of computing and communicating, and one bucke
       CHECK(overlapped <= 1.1 * std::max(all_compute, all_buckets) + static_cast<double>(bucket.count()));
       CHECK(sequential >= 0.9 * (all_compute + all_buckets));
     }
+  });
+}
+
+TEST_CASE("values are gathered under the next forward") {
+  if (!full()) return;
+  on_ranks({2}, [](World& world) {
+    constexpr auto each = 6ms;
+    double overlapped = 1e9, sequential = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      overlapped = std::min(overlapped, shared_update(world, each, true));
+      sequential = std::min(sequential, shared_update(world, each, false));
+    }
+    const double all = static_cast<double>(layers) * static_cast<double>(each.count());      // layers, in one direction
+    CHECK(overlapped <= 1.1 * 3 * (2 * all + 2 * static_cast<double>(each.count())) + all);  // and the last gather
+    CHECK(sequential >= 0.9 * 3 * 4 * all);
   });
 }
