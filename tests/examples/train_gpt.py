@@ -330,6 +330,32 @@ for tp, ranks, layout, prescaled in (2, 2, "speed", 0), (2, 2, "memory", 0), (2,
         check(traffic["all_gather"]["activation"] == (tp - 1) * ((6 * LAYERS + 3) * hidden + ids), what, traffic, hidden)
         check(traffic["reduce_scatter"]["activation"] == (tp - 1) * (4 * LAYERS + 2) * hidden, what, traffic, hidden)
 
+# ---- nor on the ranks that the layers are spread over, in whatever order, with or without the rest
+fails("smp: --pp is 2, but --pp x --tp must divide the ranks = 3", ranks=3, pp=2, batch=9)
+fails("smp: --partition is 1,2, but --layers is 2: the stages together must have all blocks", ranks=2, pp=2, partition="1,2")
+fails("smp: --partition is 1,0,1, but there are 2 stages: --pp x the chunks of a rank", ranks=2, pp=2, partition="1,0,1")
+fails("smp: looped on 2 ranks needs a multiple of 2 micro-batches; found 3, the nearest legal numbers are 2 and 4", ranks=2, pp=2,
+      schedule="looped", chunks=2, microbatches=3, batch=9)
+for options in (
+    {"ranks": 2, "pp": 2, "microbatches": 4},
+    {"ranks": 2, "pp": 2, "microbatches": 2, "accumulation": 2, "partition": "0,2", "active": 1},
+    {"ranks": 3, "pp": 3, "microbatches": 4, "schedule": "zero_bubble", "checkpointing": "each"},
+    {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "looped", "chunks": 2},
+    {"ranks": 4, "pp": 2, "microbatches": 2, "schedule": "simple", "shard_optimizer": 1},
+    {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "sdp": 2, "persistence": 0},
+):
+    steps, summary, _ = logged(dropout=0.3, save=weights, **options)
+    check(close(losses(steps), losses(plain_steps)), options, losses(steps), losses(plain_steps))
+    check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), options, summary, plain)
+    check(summary["degrees"]["pp"] == options["pp"], options, summary)
+    for path, (shape, values) in read_safetensors(weights)[0].items():
+        most = max(abs(v) for v in whole[path][1])
+        check(shape == whole[path][0] and all(abs(a - b) <= 1e-12 * most + 1e-13 for a, b in zip(values, whole[path][1])), options, path)
+    check(set(read_safetensors(weights)[0]) == set(whole), options, "names")
+    stages = options["pp"] * options.get("chunks", 1)
+    between = 2 * (stages - 1) * 8 * TINY["--batch"] * SEQ * WIDTH * options.get("tp", 1)
+    check(summary["bytes"]["PP"]["send"]["activation"] == between, options, summary["bytes"]["PP"], between)
+
 # ---- the other types, optimizers and schedules
 steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)
 parameters, data = read_safetensors(weights)
