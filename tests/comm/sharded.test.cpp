@@ -113,15 +113,20 @@ Result sharded(World& world, int sdp, const Run& run) {
   return train(worker, trainer, run);
 }
 
-/// On a rank of `world` by itself, over the same kind of communicator: one instantiation of everything.
 template <class World>
-Result alone(World& world, const Run& run) {
-  auto self = world.split(world.rank(), 0, "ALONE");
-  smp::Worker worker(self, Topology(smp::degrees_for(1, {})), 7);
+Result data_parallel(World& world, const Run& run) {
+  smp::Worker worker(world, Topology(smp::degrees_for(world.size(), {.rdp = smp::dynamic})), 7);
   auto ctx = worker.context();
   smp::DataParallel trainer(ctx, net(run.checkpointed), smp::optim::AdamW({.weight_decay = 0.1}),
                             {.clip = run.options.clip});
   return train(worker, trainer, run);
+}
+
+/// On a rank of `world` by itself, over the same kind of communicator: one instantiation of everything.
+template <class World>
+Result alone(World& world, const Run& run) {
+  auto self = world.split(world.rank(), 0, "ALONE");
+  return data_parallel(self, run);
 }
 
 void check_close(const Result& a, const Result& b) {
@@ -190,5 +195,15 @@ TEST_CASE("accumulation and checkpointing, with the plan of the first step or an
         check_close(sharded(world, 2, run), alone(world, run));
       }
     }
+  });
+}
+
+TEST_CASE("with degree 1 it is data parallelism, in every bit") {
+  on_ranks({1, 2, 4}, [](auto& world) {
+    Run run;
+    CHECK(sharded(world, 1, run) == data_parallel(world, run));
+    run.options.reduce_bucket_size = 40;
+    run.step = {.microbatches = 1, .passes = 2};
+    CHECK(sharded(world, 1, run) == data_parallel(world, run));
   });
 }

@@ -169,3 +169,22 @@ TEST_CASE("values are gathered under the next forward") {
     CHECK(sequential >= 0.9 * 96 * static_cast<double>(each.count()));
   });
 }
+
+TEST_CASE(
+    "sharded parameters are gathered ahead, gradients reduced behind: the longer of computing and communicating") {
+  if (!full()) return;
+  on_ranks({2}, [](World& world) {
+    for (const auto& [compute, travel] : {std::pair(6ms, 6ms), std::pair(8ms, 3ms), std::pair(4ms, 8ms)}) {
+      const double travel_ms = static_cast<double>(travel.count());
+      const double all_compute = 2.0 * static_cast<double>(layers) * static_cast<double>(compute.count());
+      const double gathers = (2.0 * static_cast<double>(layers) - 3) * travel_ms;  // three layers turn round without
+      const double reductions = static_cast<double>(layers) * travel_ms;
+      const double overlapped = sharded(world, compute, travel, true);
+      const double sequential = sharded(world, compute, travel, false);
+      MESSAGE("compute " << all_compute << ", gathers " << gathers << ", reductions " << reductions
+                         << " ms: " << overlapped << " with overlap, " << sequential << " without");
+      CHECK(overlapped <= 1.1 * std::max(all_compute, gathers + reductions) + 2 * travel_ms);
+      CHECK(sequential >= 0.9 * (all_compute + gathers + reductions));
+    }
+  });
+}
