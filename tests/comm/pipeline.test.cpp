@@ -14,7 +14,7 @@
 
 #include <smp/io/parameters.hpp>
 #include <smp/optim/adam.hpp>
-#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
 #include <smp/pipeline/pipeline.hpp>
@@ -61,6 +61,9 @@ struct Run {
   std::int64_t batch = 16;  // of all ranks
   int steps = 3;
   smp::PipelineOptions options{};
+  smp::AnyStrategyOptions strategy = smp::DataParallelOptions{.clip = 0.05};
+  int sdp = 1;
+  bool counted = false;  // ranks may have different numbers of samples
 };
 
 struct Result {
@@ -71,21 +74,27 @@ struct Result {
 
 template <class World>
 Result train(World& world, const Run& run) {
-  const smp::DynamicTopology topology(smp::degrees_for(world.size(), {.pp = run.pp, .rdp = smp::dynamic}));
+  const smp::DynamicTopology topology(
+      smp::degrees_for(world.size(), {.pp = run.pp, .rdp = smp::dynamic, .sdp = run.sdp}));
   smp::Worker worker(world, topology, 7);
   auto ctx = worker.context();
   smp::DataParallel trainer(ctx,
                             Model(ctx, net(), run.options, smp::Schedule::Runtime::named(run.schedule, run.chunks)),
                             smp::optim::AdamW({.weight_decay = 0.1}), {.clip = 0.05});
   Result result;
-  const std::int64_t each = run.batch / worker.groups()[Group::rdp].size();
+  const int copies = worker.groups()[Group::rdp].size(), copy = worker.groups()[Group::rdp].rank();
   for (int s = 0; s < run.steps; ++s) {
-    const std::int64_t first = s * run.batch + worker.groups()[Group::rdp].rank() * each;
-    const auto x = samples(worker.memory(), first, first + each, 0),
-               y = samples(worker.memory(), first, first + each, 1);
-    result.losses.push_back(
-        smp::step(ctx, trainer, SquaredError<T>{}, x, y, {.microbatches = run.microbatches}).mean());
+    const std::int64_t first = s * run.batch + copy * run.batch / copies;
+    const std::int64_t last = s * run.batch + (copy + 1) * run.batch / copies;
+    const auto x = samples(worker.memory(), first, last, 0), y = samples(worker.memory(), first, last, 1);
+    const StepOptions options{.microbatches = run.microbatches};
+    const auto loss = run.counted ? smp::step(ctx, trainer, SquaredError<T>{}, x, y, options, smp::CountSamples{})
+                                  : smp::step(ctx, trainer, SquaredError<T>{}, x, y, options);
+    result.losses.push_back(loss.mean());
     result.norms.push_back(trainer.step(ctx, 0.01));
+    // An evaluation in between, of another batch: the same loss on all ranks, and nothing else changes.
+    const auto other = smp::evaluate(ctx, trainer, SquaredError<T>{}, x, y, 2);
+    result.losses.push_back(other.mean());
   }
   std::string order;
   smp::io::for_each_whole<T>(ctx, trainer, [&](const std::string& name, std::span<const T> values) {
@@ -107,6 +116,8 @@ void check_close(const Result& found, const Result& expected) {
   REQUIRE(found.losses.size() == expected.losses.size());
   for (std::size_t s = 0; s < found.losses.size(); ++s) {
     CHECK(std::abs(found.losses[s] - expected.losses[s]) <= 1e-12 * std::abs(expected.losses[s]));
+  }
+  for (std::size_t s = 0; s < found.norms.size(); ++s) {
     CHECK(std::abs(found.norms[s] - expected.norms[s]) <= 1e-12 * expected.norms[s]);
   }
   CHECK(found.weights.size() == expected.weights.size());
@@ -139,5 +150,40 @@ TEST_CASE("every schedule computes what one rank computes") {
         check_close(train(world, run), alone(world, run));
       }
     }
+  });
+}
+
+TEST_CASE("batches that do not divide, or have fewer samples than micro-batches, lose no sample") {
+  on_ranks({1, 2, 4}, [](auto& world) {
+    const int pp = world.size();
+    for (const auto& [batch, microbatches] : {std::pair(15, 4), std::pair(8, 3), std::pair(7, 3), std::pair(2, 4)}) {
+      const Run run{.pp = pp, .microbatches = microbatches, .batch = batch};
+      check_close(train(world, run), alone(world, run));
+    }
+    check_close(train(world, {.pp = pp, .microbatches = 8, .options = {.active = 1}}), alone(world, {}));
+  });
+}
+
+TEST_CASE("under data parallelism of any grade a pipeline computes what one rank computes") {
+  on_ranks({4, 8}, [](auto& world) {
+    const smp::DataParallelOptions plain{.clip = 0.05, .bucket_bytes = 200};
+    const smp::ShardedOptimizerOptions optimizer{.clip = 0.05, .bucket_bytes = 200};
+    const smp::ShardedOptions sharded{.clip = 0.05, .persistence_threshold = 5};
+    const Result expected = alone(world, {.microbatches = 4});
+    check_close(train(world, {.pp = 2, .microbatches = 4, .strategy = plain}), expected);
+    check_close(train(world, {.schedule = "zero_bubble", .pp = 2, .microbatches = 2, .strategy = plain}), expected);
+    check_close(train(world, {.pp = 2, .microbatches = 3, .batch = 15, .strategy = plain, .counted = true}),
+                alone(world, {.batch = 15}));
+    check_close(train(world, {.pp = 2, .microbatches = 2, .strategy = optimizer}), expected);
+    check_close(train(world, {.schedule = "looped", .chunks = 2, .pp = 2, .microbatches = 2, .strategy = optimizer}),
+                expected);
+    check_close(train(world, {.pp = 2, .microbatches = 2, .strategy = sharded, .sdp = 2}), expected);
+    check_close(train(world, {.schedule = "zero_bubble_v",
+                              .chunks = 2,
+                              .pp = world.size() / 2,
+                              .microbatches = 8,
+                              .strategy = sharded,
+                              .sdp = 2}),
+                expected);
   });
 }
