@@ -67,15 +67,11 @@ struct Options {
   }
 };
 
-std::size_t positive(std::string_view name, int value) {
-  if (value < 1) {
-    throw smp::ConfigError(std::string(name) + " is " + std::to_string(value) + ", but must be at least 1");
-  }
-  return static_cast<std::size_t>(value);
-}
-std::size_t not_negative(std::string_view name, int value) {
-  if (value < 0) {
-    throw smp::ConfigError(std::string(name) + " is " + std::to_string(value) + ", but must be at least 0");
+/// @throws smp::ConfigError if it is not from `least` to `most`
+std::size_t number(std::string_view name, int value, int least = 1, int most = 2'147'483'647) {
+  if (value < least || value > most) {
+    throw smp::ConfigError(std::string(name) + " is " + std::to_string(value) + ", but must be " +
+                           (value < least ? "at least " + std::to_string(least) : "at most " + std::to_string(most)));
   }
   return static_cast<std::size_t>(value);
 }
@@ -101,62 +97,78 @@ void print(const smp::RankPlan& plan) {
   }
 }
 
-void print_sharded(const smp::ShardedPlan& plan) {
+void print_parts(const smp::ShardedPlan& plan) {
   line("gathers", "in_a_step", plan.gathers.gathers());
   line("gathers", "peak_bytes", plan.gathers.peak);
   line("gathers", "needed_bytes", plan.gathers.needed);
   line("buffer", "gathered", plan.gathers.arena);
   line("buffer", "gradients", plan.gradient_room);
   line("buffer", "messages", plan.message);
-  print(plan.rank);
+}
+
+smp::GptShape shape_of(const Job& job) {
+  number("heads", job.heads);
+  const smp::GptShape shape{number("layers", job.layers, 1, 10'000),
+                            number("hidden", job.hidden, 1, 1'000'000),
+                            number("seq", job.seq),
+                            number("vocab", job.vocab),
+                            job.gpt2,
+                            job.gpt2};
+  expect_divides("heads", job.heads, "hidden", job.hidden);
+  expect_divides("tp", job.tp, "heads", job.heads);
+  return shape;
+}
+
+smp::GptRun run_of(const Job& job, const Options& options) {
+  if (job.dtype_bytes != 2 && job.dtype_bytes != 4 && job.dtype_bytes != 8) {
+    throw smp::ConfigError("dtype-bytes is " + std::to_string(job.dtype_bytes) + ", but must be 2, 4 or 8");
+  }
+  const bool slices = options.tp_layout == "memory";
+  if (slices) expect_divides("tp", job.tp, "seq", job.seq);
+  return {number("dtype-bytes", job.dtype_bytes), slices, options.checkpointing == "each",
+          number("samples", job.samples), number("microbatches", options.microbatches, 1, 1'000)};
+}
+
+/// Says which strategy it is, too.
+smp::RankPlan plan_of(const Job& job, const Options& options, const smp::ModelSizes& model,
+                      const smp::GroupPlaces& places) {
+  const auto strategy = [](std::string_view name) { std::cout << "strategy\t" << name << '\n'; };
+  if (job.sdp > 1) {
+    const smp::ShardedPlan plan = plan_sharded(model, places,
+                                               {.reduce_bucket_size = number("reduce-bucket", options.reduce_bucket),
+                                                .max_live_parameters = number("max-live", options.max_live, 0),
+                                                .states = job.states,
+                                                .microbatches = options.microbatches});
+    strategy("Sharded");
+    print_parts(plan);
+    return plan.rank;
+  }
+  strategy(options.shard_optimizer ? "ShardedOptimizer" : "DataParallel");
+  const smp::ReductionOptions reduction{.states = job.states};
+  return options.shard_optimizer ? plan_sharded_optimizer(model, places, reduction)
+                                 : plan_data_parallel(model, places, reduction);
 }
 
 void report(const Options& options) {
   const Job job = options.job();
-  const smp::GptShape shape{positive("layers", job.layers),
-                            positive("hidden", job.hidden),
-                            positive("seq", job.seq),
-                            positive("vocab", job.vocab),
-                            job.gpt2,
-                            job.gpt2};
-  positive("heads", job.heads);
   const smp::DynamicTopology topology(smp::degrees_for(job.world, {.tp = job.tp, .rdp = smp::dynamic, .sdp = job.sdp}));
-  expect_divides("heads", job.heads, "hidden", job.hidden);
-  expect_divides("tp", job.tp, "heads", job.heads);
-  const bool slices = options.tp_layout == "memory";
-  if (slices) expect_divides("tp", job.tp, "seq", job.seq);
   if (options.shard_optimizer && job.sdp > 1) {
     throw smp::ConfigError("--shard-optimizer 1 with --sdp " + std::to_string(job.sdp) +
                            ": Sharded cuts the optimizer state already; leave one of them out");
   }
-  const smp::GptRun run{positive("dtype-bytes", job.dtype_bytes), slices, options.checkpointing == "each",
-                        positive("samples", job.samples), positive("microbatches", options.microbatches)};
+  number("optimizer-states", job.states, 0, 100);
+  const smp::GptShape shape = shape_of(job);
+  const smp::GptRun run = run_of(job, options);
   const auto places = smp::GroupPlaces::of(topology, options.rank);
   const smp::ModelSizes model =
-      gpt_sizes(shape, run, places, {not_negative("persistence", options.persistence), options.shard_optimizer});
-
+      gpt_sizes(shape, run, places, {number("persistence", options.persistence, 0), options.shard_optimizer});
+  smp::RankPlan plan = plan_of(job, options, model, places);
+  add_gpt_activations(plan, shape, run, places);
+  print(plan);
   std::size_t elements = 0;
   for (const smp::BlockSizes& b : gpt_sizes(shape, run, smp::GroupPlaces{}).blocks) elements += b.elements();
   line("model", "parameters", elements);
   line("job", "samples_in_a_step", run.samples * run.microbatches * places.size(smp::Group::rdp));
-  const auto strategy = [](std::string_view name) { std::cout << "strategy\t" << name << '\n'; };
-  if (job.sdp > 1) {
-    strategy("Sharded");
-    smp::ShardedPlan plan = plan_sharded(model, places,
-                                         {.reduce_bucket_size = positive("reduce-bucket", options.reduce_bucket),
-                                          .max_live_parameters = not_negative("max-live", options.max_live),
-                                          .states = job.states,
-                                          .microbatches = options.microbatches});
-    add_gpt_activations(plan.rank, shape, run, places);
-    print_sharded(plan);
-    return;
-  }
-  strategy(options.shard_optimizer ? "ShardedOptimizer" : "DataParallel");
-  const smp::ReductionOptions reduction{.states = job.states};
-  smp::RankPlan plan = options.shard_optimizer ? plan_sharded_optimizer(model, places, reduction)
-                                               : plan_data_parallel(model, places, reduction);
-  add_gpt_activations(plan, shape, run, places);
-  print(plan);
 }
 
 }  // namespace
@@ -164,27 +176,27 @@ void report(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Says what a rank of a training job will hold and send");
-  const auto number = [&](const char* name, auto& value, const char* help) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
     app.add_option(name, value, help)->transform(decimal());
   };
   app.add_option("--preset", options.preset, "a known job, which the other options change");
-  number("--layers", options.layers, "transformer layers (12)");
-  number("--hidden", options.hidden, "width (768)");
-  number("--heads", options.heads, "heads of a layer (12)");
-  number("--seq", options.seq, "places (1024)");
-  number("--vocab", options.vocab, "tokens (50257)");
+  add("--layers", options.layers, "transformer layers (12)");
+  add("--hidden", options.hidden, "width (768)");
+  add("--heads", options.heads, "heads of a layer (12)");
+  add("--seq", options.seq, "places (1024)");
+  add("--vocab", options.vocab, "tokens (50257)");
   app.add_option("--gpt2", options.gpt2, "1: learned positions, a tied head (default); 0: neither, as GPT-NeoX");
-  number("--world", options.world, "ranks of the job (1)");
-  number("--tp", options.tp, "ranks that share each layer (1)");
-  number("--sdp", options.sdp, "ranks that hold one copy of the model state (1)");
-  number("--rank", options.rank, "the rank (0)");
-  number("--samples", options.samples, "of a micro-batch, in a tensor-parallel group (1)");
-  number("--microbatches", options.microbatches, "of a step (1)");
-  number("--dtype-bytes", options.dtype_bytes, "of a parameter (4)");
-  number("--optimizer-states", options.states, "numbers for each parameter; with 16 bits the master copy, too (2)");
-  number("--persistence", options.persistence, "parameters with fewer elements are not sharded (1000000)");
-  number("--max-live", options.max_live, "elements that are gathered at a time (1000000000)");
-  number("--reduce-bucket", options.reduce_bucket, "gradients that are reduced together (500000000)");
+  add("--world", options.world, "ranks of the job (1)");
+  add("--tp", options.tp, "ranks that share each layer (1)");
+  add("--sdp", options.sdp, "ranks that hold one copy of the model state (1)");
+  add("--rank", options.rank, "the rank (0)");
+  add("--samples", options.samples, "of a micro-batch, in a tensor-parallel group (1)");
+  add("--microbatches", options.microbatches, "of a step (1)");
+  add("--dtype-bytes", options.dtype_bytes, "of a parameter (4)");
+  add("--optimizer-states", options.states, "numbers for each parameter; with 16 bits the master copy, too (2)");
+  add("--persistence", options.persistence, "parameters with fewer elements are not sharded (1000000)");
+  add("--max-live", options.max_live, "elements that are gathered at a time (1000000000)");
+  add("--reduce-bucket", options.reduce_bucket, "gradients that are reduced together (500000000)");
   app.add_option("--shard-optimizer", options.shard_optimizer, "1: the optimizer's state is cut over the ranks");
   app.add_option("--tp-layout", options.tp_layout, "speed: all have the hidden states; memory: slices")
       ->check(CLI::IsMember({"speed", "memory"}));
