@@ -42,6 +42,7 @@ TEST_CASE("a gather is flat when scratch < input, or sort < ranks * input / rank
   // Fewer ranks on one of the nodes: they collect more each. 10 pieces on 3 ranks, of 4915 bytes: 16383.3 a rank.
   CHECK(choose_gather(small, {.ranks = 10, .nodes = 2, .smallest = 3}, 4915) == GatherChoice{one_hop, asked_for});
   CHECK(choose_gather(small, {.ranks = 10, .nodes = 2, .smallest = 3}, 4916) == GatherChoice{flat, sort_too_small});
+  CHECK(choose_gather(small, {.ranks = 7, .nodes = 2, .smallest = 3}, 7022) == GatherChoice{flat, sort_too_small});
 }
 
 TEST_CASE("with both buffers at 8192 a gather of 1 MiB is flat, and says why") {

@@ -38,8 +38,8 @@ struct HierarchicalSteps {
   const int home = layout.node[of(piece)];
   const int local = layout.local_rank[of(piece)];
   if (home == node) return local;
-  std::size_t before = 0;  // pieces of other nodes that come to this one before those of `home`
-  for (int n = 0; n < home; ++n) before += n == node ? 0 : layout.ranks[of(n)].size();
+  std::size_t before = 0;  // pieces of the nodes before `home`; those of `node` itself change no remainder
+  for (int n = 0; n < home; ++n) before += layout.ranks[of(n)].size();
   return static_cast<int>((before + of(local)) % layout.ranks[of(node)].size());
 }
 
