@@ -2,8 +2,9 @@
 // One training step of model G on one core: GPT-2's shape, 6 layers, width 384, 6 heads, sequence 128, vocabulary 8192
 // tied, batch 4, f32, AdamW, clip 1. The step, its products of matrices timed alone, and the share that they have.
 //   model_g           Google Benchmark
-//   model_g --serve [RANKS]   a step for each line of the standard input, answered with its milliseconds
-//                             (against_torch.py); of several thread ranks, each of which has a batch and a core
+//   model_g --serve [RANKS [STRATEGY]]   a step for each line of the standard input, answered with its milliseconds
+//                             (against_torch.py); of several thread ranks, each of which has a batch and a core;
+//                             data_parallel, sharded_optimizer or sharded (over all of them, nothing persistent)
 // needs: blas
 #include <algorithm>
 #include <chrono>
@@ -27,7 +28,7 @@
 #include <smp/nn/lm_head.hpp>
 #include <smp/nn/position_embedding.hpp>
 #include <smp/nn/transformer_block.hpp>
-#include <smp/parallel/data_parallel.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
 #include <smp/topology.hpp>
@@ -53,10 +54,10 @@ class ModelG {
                       smp::Repeat<Block>, smp::nn::LayerNorm<float>, smp::nn::LmHead<float, smp::nn::Tie::wte>>;
 
  public:
-  explicit ModelG(const Comm& world)
-      : worker_(world, Topology(world.size()), 1),
+  explicit ModelG(const Comm& world, std::string_view strategy = "data_parallel")
+      : worker_(world, topology(world.size(), strategy), 1),
         context_(worker_.context()),
-        trainer_(context_, model(), smp::optim::AdamW({.weight_decay = 0.1}), {.clip = 1}),
+        trainer_(context_, model(), smp::optim::AdamW({.weight_decay = 0.1}), options(strategy)),
         ids_(worker_.memory(), {batch, places}),
         next_(worker_.memory(), {batch, places}) {
     for (std::size_t i = 0; i < ids_.size(); ++i) {
@@ -76,11 +77,21 @@ class ModelG {
                  smp::nn::LayerNorm<float>(width), {width, vocabulary});
   }
 
-  using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
-  using Worker = smp::Worker<Comm, Topology>;
+  static smp::DynamicTopology topology(int ranks, std::string_view strategy) {
+    const int sdp = strategy == "sharded" ? ranks : 1;
+    return smp::DynamicTopology(smp::degrees_for(ranks, {.rdp = smp::dynamic, .sdp = sdp}));
+  }
+  static smp::AnyStrategyOptions options(std::string_view strategy) {
+    if (strategy == "sharded_optimizer") return smp::ShardedOptimizerOptions{.clip = 1};
+    if (strategy != "sharded") return smp::DataParallelOptions{.clip = 1};
+    constexpr std::size_t layer = 12 * width * width + 13 * width;
+    return smp::ShardedOptions{.reduce_bucket_size = layer, .persistence_threshold = 0};
+  }
+
+  using Worker = smp::Worker<Comm, smp::DynamicTopology>;
   Worker worker_;
   typename Worker::Context context_;
-  smp::DataParallel<Model> trainer_;
+  smp::AnyStrategy<Model> trainer_;
   smp::Ids ids_, next_;
 };
 
@@ -191,9 +202,9 @@ void share_of_products(benchmark::State& state) {
 BENCHMARK(share_of_products)->Unit(benchmark::kMillisecond)->Iterations(20);
 
 /// A step of all ranks for each line; a time ends when the last rank is done.
-void serve(int ranks) {
-  smp::comm::launch(ranks, [](smp::comm::Threads& world) {
-    ModelG model(world);
+void serve(int ranks, std::string_view strategy) {
+  smp::comm::launch(ranks, [&](smp::comm::Threads& world) {
+    ModelG model(world, strategy);
     smp::HostStream stream;
     for (std::string line;;) {
       int go = 0;
@@ -213,7 +224,7 @@ void serve(int ranks) {
 int main(int argc, char** argv) {
   smp::set_gemm_threads(1);
   if (argc > 1 && std::string_view(argv[1]) == "--serve") {
-    serve(argc > 2 ? std::stoi(argv[2]) : 1);
+    serve(argc > 2 ? std::stoi(argv[2]) : 1, argc > 3 ? argv[3] : "data_parallel");
     return 0;
   }
   benchmark::Initialize(&argc, argv);

@@ -44,13 +44,16 @@ class Gpt(nn.Module):
 class Step:
     """A training step: forward, mean cross-entropy, backward, clip by global norm, AdamW."""
 
-    def __init__(self, model):
+    def __init__(self, model, sharded_optimizer=None):
+        """With the class of an optimizer whose state the ranks share: ZeroRedundancyOptimizer."""
         self.model = model
         decay = [p for p in model.parameters() if p.dim() > 1]
         rest = [p for p in model.parameters() if p.dim() <= 1]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}], lr=1e-3
-        )
+        groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}]
+        if sharded_optimizer is None:
+            self.optimizer = torch.optim.AdamW(groups, lr=1e-3)
+        else:
+            self.optimizer = sharded_optimizer(groups, optimizer_class=torch.optim.AdamW, lr=1e-3)
         self.ids = torch.randint(VOCABULARY, (BATCH, SEQ + 1))
 
     def __call__(self):
