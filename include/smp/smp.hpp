@@ -15,6 +15,7 @@
 #include <smp/comm/decorator.hpp>
 #include <smp/comm/delayed.hpp>
 #include <smp/comm/element.hpp>
+#include <smp/comm/facts.hpp>
 #include <smp/comm/gather_choice.hpp>
 #include <smp/comm/gathering.hpp>
 #include <smp/comm/groups.hpp>

@@ -6,12 +6,15 @@
 /// places the parameters of its own stages only, under their names in the whole model: so initial values, seeds and
 /// files are those of one rank.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <smp/comm/communicator.hpp>
+#include <smp/comm/facts.hpp>
 #include <smp/error.hpp>
 #include <smp/module.hpp>
 #include <smp/parallel/count_parameters.hpp>
@@ -63,6 +66,7 @@ class Pipeline {
         slots_(static_cast<std::size_t>(placed_.shape.chunks)) {
     if (placed_.stages() < 1) detail::refuse_number("the number of stages", placed_.stages(), 1);
     cut();
+    comm::expect_equal_facts(ctx.groups()[Group::world], facts());
   }
 
   /// Calls `f(name, child, unit slot, around)` for the layers on this rank, with their names in the whole model.
@@ -126,6 +130,11 @@ class Pipeline {
   /// @throws what an action has thrown, here or on a rank that this one waits for; all messages have arrived then
   template <class Ctx, class Strategy, class Ends>
   void run(Ctx& ctx, Strategy& strategy, int microbatches, bool training, bool completes, Ends& ends) {
+    if (!knows(microbatches, training)) {
+      comm::expect_equal_facts(ctx.groups()[Group::mp], {{"micro-batches", std::to_string(microbatches)},
+                                                         {"training", training ? "yes" : "no"},
+                                                         {"the batch", ends.text()}});
+    }
     const PipelineWork& todo = work(microbatches, training);
     if (mail_ == nullptr) mail_ = std::make_unique<PipelineMail<Rows>>(works_beside(ctx));
     PipelineRun<Ctx, Strategy, Ends>(ctx, strategy, todo, *mail_, ends, completes)();
@@ -137,6 +146,28 @@ class Pipeline {
     auto& group = ctx.groups()[Group::pp];
     return options_.overlap && group.size() > 1 && ctx.stream().mode() == HostStream::Mode::at_once &&
            comm::works_in_any_thread(group);
+  }
+  [[nodiscard]] bool knows(int microbatches, bool training) const noexcept {
+    return std::any_of(works_.begin(), works_.end(), [&](const auto& known) {
+      return known->plan.shape.microbatches == microbatches && known->training == training;
+    });
+  }
+  /// What all ranks must have been told: the messages of a step follow from it, and from the batch.
+  [[nodiscard]] std::vector<comm::Fact> facts() {
+    std::vector<comm::Fact> all{{"the schedule", std::string(name_of(schedule_))},
+                                {"chunks", std::to_string(chunks())},
+                                {"stages", std::to_string(stages())},
+                                {"active micro-batches", std::to_string(options_.active)},
+                                {"layers", std::to_string(rows().size())}};
+    rows().for_each([&](const std::string& name, auto& layer) {
+      all.push_back({"bytes of layer " + name, std::to_string(parameter_bytes(layer))});
+    });
+    std::string cuts;
+    for (int stage = 0; stage < stages(); ++stage) {
+      cuts += (stage > 0 ? "," : "") + std::to_string(partition_.size(stage));
+    }
+    all.push_back({"the partition", cuts});
+    return all;
   }
   void cut() {
     Table<int> first;

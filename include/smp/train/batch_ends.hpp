@@ -37,6 +37,16 @@ void for_each_microbatch(std::int64_t samples, int microbatches, F&& f) {
   for (int part = 0; part < parts; ++part) f(microbatch(samples, parts, part), part + 1 == parts);
 }
 
+/// "[16, 64], [16]": the shapes of the tensors of a value.
+template <class V>
+[[nodiscard]] std::string shapes_text(const V& value) {
+  std::string text;
+  for_each_tensor(value, [&]<class T>(const T& tensor) {
+    text += (text.empty() ? "" : ", ") + to_string(TensorTraits<T>::shape(tensor));
+  });
+  return text;
+}
+
 /// A micro-batch of a pass.
 template <class Targets>
 struct MicrobatchPart {
@@ -85,6 +95,10 @@ class BatchEnds {
     training_ = true;
   }
 
+  /// "[16, 64] and [4, 64]": the shapes of the inputs, and of the targets of the first micro-batch.
+  [[nodiscard]] std::string text() const {
+    return shapes_text(inputs_) + " and " + (parts_.empty() ? "nothing" : shapes_text(parts_.front().targets));
+  }
   /// Micro-batches that are run.
   [[nodiscard]] int microbatches() const noexcept { return static_cast<int>(parts_.size()); }
   /// Says where a micro-batch is, before any part of the model runs it.

@@ -156,6 +156,8 @@ struct OutputEnds {
   int parts;                    ///< micro-batches
   MemoryVector<Value> outputs;  ///< of the model, where they come out
 
+  /// The shapes of the inputs.
+  [[nodiscard]] std::string text() const { return shapes_text(inputs); }
   /// Micro-batches that are run.
   [[nodiscard]] int microbatches() const noexcept { return parts; }
   /// The samples of a micro-batch.

@@ -6,15 +6,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <smp/comm/counted.hpp>
+#include <smp/comm/facts.hpp>
 #include <smp/comm/groups.hpp>
 #include <smp/context.hpp>
+#include <smp/degrees.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/device/memory.hpp>
 #include <smp/device/side_stream.hpp>
 #include <smp/topology.hpp>
+#include <smp/version.hpp>
 
 namespace smp {
 
@@ -35,9 +39,9 @@ class Worker {
 
   /// Makes the communicators of all groups. All ranks of `world` call it.
   /// @param mode where kernels run: inside of the call, or in a thread of their own
-  /// @throws ConfigError if `world` does not have the size of the topology
+  /// @throws ConfigError if `world` does not have the size of the topology, or the ranks have different ones
   Worker(Comm world, Topo topology, std::uint64_t seed, HostStream::Mode mode = HostStream::Mode::at_once)
-      : topology_(std::move(topology)),
+      : topology_(agreed(world, std::move(topology))),
         seed_(seed),
         world_(std::move(world)),
         groups_(world_, topology_),
@@ -77,6 +81,20 @@ class Worker {
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
  private:
+  /// Before any group is made: ranks with other groups would wait for each other.
+  static Topo agreed(Comm& world, Topo topology) {
+    if constexpr (comm::HostCommunicator<Comm>) {
+      const Degrees d = topology.degrees();
+      comm::expect_equal_facts(world, {{"the version of smp", std::to_string(version)},
+                                       {"pp", std::to_string(d.pp)},
+                                       {"tp", std::to_string(d.tp)},
+                                       {"rdp", std::to_string(d.rdp)},
+                                       {"sdp", std::to_string(d.sdp)},
+                                       {"placement", std::string(to_string(topology.placement()))}});
+    }
+    return topology;
+  }
+
   Topo topology_;
   std::uint64_t seed_;
   Memory memory_;
