@@ -73,6 +73,30 @@ def logged(**changes):
     return steps, last["summary"], out
 
 
+def foretold(summary, vocabulary, **options):
+    """Bytes of a step on four ranks and of what each keeps, against those that the program `plan` foretells."""
+    tp, ranks, sums = options.get("tp", 1), 4, {}
+    names = {"tp": "--tp", "sdp": "--sdp", "persistence": "--persistence", "max_live": "--max-live", "microbatches": "--microbatches",
+             "reduce_bucket": "--reduce-bucket", "tp_layout": "--tp-layout", "checkpointing": "--checkpointing"}
+    job = {names[name]: value for name, value in options.items() if name in names}
+    job |= {"--layers": LAYERS, "--hidden": WIDTH, "--heads": HEADS, "--seq": SEQ, "--vocab": vocabulary, "--world": ranks,
+            "--dtype-bytes": 8, "--samples": TINY["--batch"] * tp // ranks // options.get("microbatches", 1)}
+    for rank in range(ranks):
+        arguments = [str(word) for pair in {**job, "--rank": rank}.items() for word in pair]
+        lines = subprocess.run([os.path.join(os.path.dirname(PROGRAM), "plan"), *arguments], capture_output=True, text=True, check=True)
+        for kind, *words in (line.split("\t") for line in lines.stdout.splitlines()):
+            if kind == "memory" and words[0] in ("parameter", "gradient", "optimizer"):
+                check(summary["peak_bytes_per_rank"][words[0]][rank] == int(words[1]), options, rank, words, summary)
+            elif kind == "sent":
+                call = ("DP" if words[0] == "RDP" and tp == 1 else words[0], words[1])
+                sums[call] = sums.get(call, 0) + int(words[3])
+    found = {(group, operation): sum(n for purpose, n in by.items() if purpose in ("gradient", "parameter") or group == "TP" and purpose != "norm")
+             for group, operations in summary["bytes"].items() for operation, by in operations.items()}
+    if tp > 1 and not options.get("prescaled"):  # ranks exchange their samples, too
+        sums, found = ({call: n for call, n in all.items() if call[0] != "TP"} for all in (sums, found))
+    check({c: n for c, n in sums.items() if n} == {c: n for c, n in found.items() if n}, options, "foretold", sums, "found", found)
+
+
 def losses(steps):
     return [step["loss"] for step in steps]
 
@@ -278,6 +302,8 @@ clipped_steps, _, _ = logged(dropout=0.3, ranks=2, shard_optimizer=1)
 check(close(losses(clipped_steps), losses(plain_steps)), "clipped", losses(clipped_steps), losses(plain_steps))
 
 # ---- nor on the ranks that hold the model's state together
+logged(save=weights)
+VOCABULARY = read_safetensors(weights)[0]["wte.weight"][0][0]
 fails("smp: --sdp is 8, but must divide the ranks that hold the same part of each layer: ranks / --tp = 8 / 2 = 4", ranks=8, tp=2, sdp=8)
 fails("smp: --shard-optimizer is 1, but --sdp = 2 cuts the optimizer's state already; one of them is enough",
       ranks=2, sdp=2, shard_optimizer=1)
@@ -289,6 +315,8 @@ for options in ({"sdp": 2}, {"sdp": 2, "persistence": 0}, {"sdp": 4, "persistenc
     steps, summary, _ = logged(dropout=0.3, ranks=4, **options)
     check(close(losses(steps), losses(plain_steps)), options, losses(steps), losses(plain_steps))
     check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), options, summary, plain)
+    if "ranks_per_node" not in options:  # else gathers have two levels
+        foretold(summary, VOCABULARY, **options)
     tp, sdp, kept = options.get("tp", 1), options["sdp"], options.get("persistence", 1)
     check(summary["degrees"] == {"pp": 1, "tp": tp, "rdp": 4 // tp, "sdp": sdp}, options, summary)
     if kept == 0 and tp == 1:
