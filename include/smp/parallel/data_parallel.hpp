@@ -39,8 +39,7 @@ class DataParallelEngine : public FlatEngine {
   /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx>
   DataParallelEngine(Ctx& ctx, Layout& layout, int states, bool plain, const DataParallelOptions& options)
-      : FlatEngine("DataParallel", ctx, layout, states, plain, options),
-        parts_(plain ? 1 : ctx.groups()[Group::tp].size()) {}
+      : FlatEngine(ctx, layout, states, plain, options), parts_(plain ? 1 : ctx.groups()[Group::tp].size()) {}
 
   /// Brings the parameters of a unit.
   /// @throws Error for a backward after the last one of a step

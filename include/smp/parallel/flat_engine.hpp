@@ -106,18 +106,17 @@ class FlatEngine {
 
  protected:
   /// For the model that `layout` was made of.
-  /// @param name of the strategy, for messages
   /// @param states of the optimizer that are kept for all parameters
   /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx, class Options>
-  FlatEngine(const char* name, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options)
-      : FlatEngine(name, ctx, layout, states, plain, options, options.bucket_bytes, [](const Block&) { return true; }) {
+  FlatEngine(Ctx& ctx, Layout& layout, int states, bool plain, const Options& options)
+      : FlatEngine(ctx, layout, states, plain, options, options.bucket_bytes, [](const Block&) { return true; }) {
     check_visibility(ctx.memory(), options.checked);
   }
   /// For those blocks that are `here(block)` whole.
   template <class Ctx, class Options, class Here>
-  FlatEngine(const char* /*name*/, Ctx& ctx, Layout& layout, int states, bool plain, const Options& options,
-             std::size_t bucket_bytes, Here here)
+  FlatEngine(Ctx& ctx, Layout& layout, int states, bool plain, const Options& options, std::size_t bucket_bytes,
+             Here here)
       : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
         ties_(ctx, layout_),
         storage_(layout, ctx.memory(), states, here),

@@ -163,7 +163,7 @@ class ShardedEngine : public FlatEngine {
  private:
   template <class Ctx>
   ShardedEngine(Ctx& ctx, Layout& layout, int states, bool plain, const ShardedOptions& o, const std::vector<bool>& cut)
-      : FlatEngine("Sharded", ctx, layout, states, plain, o, bytes(layout, o.reduce_bucket_size),
+      : FlatEngine(ctx, layout, states, plain, o, bytes(layout, o.reduce_bucket_size),
                    [&](const Block& b) { return !cut[static_cast<std::size_t>(b.id)]; }),
         ranks_(ctx.groups()[Group::shard].size()),
         tp_(ctx.groups()[Group::tp].size()),

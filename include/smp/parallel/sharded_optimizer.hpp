@@ -46,7 +46,7 @@ class ShardedOptimizerEngine : public FlatEngine {
   /// @param plain the model knows nothing of tensor-parallel ranks: each of them has samples of its own
   template <class Ctx>
   ShardedOptimizerEngine(Ctx& ctx, Layout& layout, int states, bool plain, const ShardedOptimizerOptions& options)
-      : FlatEngine("ShardedOptimizer", ctx, layout, 0, plain, options),
+      : FlatEngine(ctx, layout, 0, plain, options),
         pieces_(storage(), reduction().buckets(), rank_of(ctx, Group::dp), rank_of(ctx, Group::rdp),
                 rank_of(ctx, Group::tp), ctx.memory(), states),
         updated_(pieces_.size()),
@@ -151,15 +151,11 @@ class ShardedOptimizerEngine : public FlatEngine {
     compute.enqueue([scale = &scale()] { scale->squares = 0; });
     for (std::size_t bucket = 0; bucket < pieces_.size(); ++bucket) {
       pieces_.visit(bucket, [&](const auto& piece) {
-        const auto add = [&](const auto* data, std::size_t size) {
-          compute.enqueue([scale = &scale(), data, size] { scale->squares += sum_of_squares(data, size); });
-        };
-        if (std::all_of(piece.runs.begin(), piece.runs.end(), [](const auto& run) { return run.counted; })) {
-          add(piece.gradients.data() + piece.begin(), piece.size());
-          return;
-        }
         for (const auto& run : piece.runs) {
-          if (run.counted) add(run.range.gradients, static_cast<std::size_t>(run.range.size));
+          if (!run.counted) continue;
+          compute.enqueue([scale = &scale(), range = run.range] {
+            scale->squares += sum_of_squares(range.gradients, static_cast<std::size_t>(range.size));
+          });
         }
       });
     }
