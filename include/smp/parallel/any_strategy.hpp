@@ -74,13 +74,13 @@ class AnyEngine {
   }
 
   /// The norm of the last gradient, once the compute stream has come to it.
-  [[nodiscard]] double gradient_norm() const noexcept { return flat().gradient_norm(); }
+  [[nodiscard]] double gradient_norm() const { return flat().gradient_norm(); }
   /// Updates done so far.
-  [[nodiscard]] std::int64_t steps() const noexcept { return flat().steps(); }
+  [[nodiscard]] std::int64_t steps() const { return flat().steps(); }
   /// Goes on after `steps` updates.
-  void set_steps(std::int64_t steps) noexcept { flat().set_steps(steps); }
+  void set_steps(std::int64_t steps) { flat().set_steps(steps); }
   /// The gradients since the last update are sums over `weight` more samples or tokens, which the update divides by.
-  void weigh(double weight) noexcept { flat().weigh(weight); }
+  void weigh(double weight) { flat().weigh(weight); }
 
  private:
   using Engine = std::variant<std::unique_ptr<DataParallelEngine>, std::unique_ptr<ShardedOptimizerEngine>,
@@ -97,7 +97,7 @@ class AnyEngine {
     return std::make_unique<DataParallelEngine>(ctx, layout, states, plain, std::get<DataParallelOptions>(options));
   }
   /// What all of them have in common.
-  [[nodiscard]] FlatEngine& flat() const noexcept {
+  [[nodiscard]] FlatEngine& flat() const {
     return visit([](auto& engine) -> FlatEngine& { return engine; });
   }
 

@@ -45,7 +45,7 @@ class ShardStorage {
       : places_(layout.blocks().size()) {
     std::size_t order = 0;
     for (Block* block : FlatStorage::in_order(layout)) {
-      orders_.push_back({block->id, order++});
+      orders_.emplace_back(block->id, order++);
       if (!cut(*block)) continue;
       if (block->element_bytes == sizeof(float)) {
         add(floats_, *block, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
