@@ -72,6 +72,7 @@ void declare(CLI::App& app, Options& o) {
   one_of("--dtype", o.dtype, {"f32", "f64"}, "type of values and gradients");
   one_of("--checkpointing", o.checkpointing, {"none", "each"}, "blocks that keep their input only and compute twice");
   app.add_option("--log", o.log, "file for one JSON object a step, and a summary");
+  app.add_option("--trace", o.trace, "file for what each rank does when, in the last step, for Perfetto; and FILE.svg");
   app.add_option("--save", o.save, "file for the parameters, in the safetensors format");
   integer("--ranks", o.ranks, "ranks, as threads of this process; mpirun knows them itself");
   integer("--tp", o.tp, "tensor-parallel ranks, over which each layer is cut");

@@ -31,7 +31,7 @@ struct Options {
   int sdp = 1, persistence = 1'000'000, max_live = 1'000'000'000, reduce_bucket = 500'000'000, ranks_per_node = 0;
   bool hierarchical = true;
   std::string dtype = "f32", checkpointing = "none";
-  std::string log, save;
+  std::string log, save, trace;
 
   /// Ranks that read different samples.
   [[nodiscard]] int feeds() const { return ranks / pp / (prescaled ? tp : 1); }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include <smp/comm/any.hpp>
 #include <smp/comm/objects.hpp>
+#include <smp/comm/traced.hpp>
 #include <smp/device/gemm_threads.hpp>
 #include <smp/io/parameters.hpp>
 #include <smp/io/sha256.hpp>
@@ -25,7 +27,9 @@
 #include <smp/optim/learning_rate.hpp>
 #include <smp/parallel/any_strategy.hpp>
 #include <smp/pipeline/pipeline.hpp>
+#include <smp/timeline.hpp>
 #include <smp/topology.hpp>
+#include <smp/trace/trace.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
@@ -60,8 +64,10 @@ inline smp::AnyStrategyOptions make_strategy(const Options& o) {
 
 /// Which layers each stage has, as the options say.
 /// @param before, behind layers around the transformer blocks: of the first and of the last stage
-inline smp::PipelineOptions make_stages(const Options& o, int before, int behind) {
+/// @param timeline of the rank
+inline smp::PipelineOptions make_stages(const Options& o, int before, int behind, smp::Timeline* timeline) {
   smp::PipelineOptions stages{.partition = blocks_of_stages(o), .active = o.active};
+  if (!o.trace.empty()) stages.timeline = timeline;
   if (!stages.partition.empty()) {
     stages.partition.front() += before;
     stages.partition.back() += behind;
@@ -82,13 +88,13 @@ class Run {
   Run(smp::comm::Any world, const Options& options, const Text& text)
       : options_(options),
         text_(text),
-        worker_(world, topology(world.size(), options), static_cast<std::uint64_t>(options.seed)),
+        worker_(traced(world), topology(world.size(), options), static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
         tp_(worker_.groups()[smp::Group::tp]),
         loss_{text.classes()},
         trainer_(context_,
                  Model(context_, make_gpt<T, At>(text.classes(), options, tp_.rank(), tp_.size()),
-                       make_stages(options, GptParts<T, At>::before, GptParts<T, At>::behind),
+                       make_stages(options, GptParts<T, At>::before, GptParts<T, At>::behind, &timeline_),
                        smp::Schedule::Runtime::named(options.schedule, options.chunks)),
                  make_optimizer(options), make_strategy(options)),
         log_(speaks() ? options.log : "") {
@@ -121,6 +127,7 @@ class Run {
       if (speaks()) digest.update(std::as_bytes(values));
     });
     if (file_) file_->commit();
+    write_trace();
     write_sample();
     if (!speaks()) return;
     if (heldout)
@@ -134,11 +141,32 @@ class Run {
   static smp::DynamicTopology topology(int ranks, const Options& o) {
     return smp::DynamicTopology(smp::degrees_for(ranks, {.pp = o.pp, .tp = o.tp, .rdp = smp::dynamic, .sdp = o.sdp}));
   }
+  /// `world`, whose messages are noted if somebody wants to know.
+  smp::comm::Any traced(smp::comm::Any world) {
+    if (options_.trace.empty()) return world;
+    return smp::comm::Any(smp::comm::Traced<smp::comm::Any>(std::move(world), timeline_));
+  }
+  /// Writes what all ranks did when.
+  void write_trace() {
+    if (options_.trace.empty()) return;
+    const auto ranks = smp::gather_timelines(worker_.groups()[smp::Group::world], timeline_);
+    if (!speaks()) return;
+    write_file(options_.trace, smp::chrome_trace(ranks));
+    write_file(options_.trace + ".svg", smp::trace_svg(ranks, "train_gpt, step " + std::to_string(options_.steps)));
+  }
+  static void write_file(const std::string& name, const std::string& text) {
+    std::ofstream file(name, std::ios::binary);
+    if (!(file << text).flush()) throw smp::ConfigError("cannot write \"" + name + "\"");
+  }
   /// True on the rank that speaks.
   [[nodiscard]] bool speaks() const { return worker_.rank() == 0; }
 
   /// Step `s` of --steps, the first is 1.
   StepReport step(int s) {
+    if (s == options_.steps && !options_.trace.empty()) {
+      worker_.groups()[smp::Group::world].barrier(worker_.stream());
+      timeline_.start();
+    }
     const auto begin = Clock::now();
     const auto before = s == options_.steps ? worker_.counters().rows() : std::vector<smp::comm::Counters::Row>();
     const int samples = options_.samples_at_once() * options_.microbatches;  // of a pass
@@ -164,6 +192,7 @@ class Run {
     const smp::optim::LearningRate rate{smp::optim::parse_decay(options_.lr_schedule), options_.lr, options_.min_lr,
                                         options_.warmup, options_.steps};
     const double norm = trainer_.step(context_, rate(s - 1));
+    timeline_.stop();
     if (s == options_.steps) traffic_ = since(before);
     if (!std::isfinite(sum)) {
       throw smp::Error("the loss of step " + std::to_string(s) +
@@ -266,6 +295,7 @@ class Run {
 
   const Options& options_;
   const Text& text_;
+  smp::Timeline timeline_;  // of the last step
   Worker worker_;
   typename Worker::Context context_;
   smp::comm::Counted<smp::comm::Any>& tp_;

@@ -33,6 +33,7 @@
 #include <smp/comm/team.hpp>
 #include <smp/comm/thread_mailbox.hpp>
 #include <smp/comm/threads.hpp>
+#include <smp/comm/traced.hpp>
 #include <smp/config.hpp>
 #include <smp/context.hpp>
 #include <smp/degrees.hpp>
@@ -158,7 +159,9 @@
 #include <smp/random.hpp>
 #include <smp/tags.hpp>
 #include <smp/tensor.hpp>
+#include <smp/timeline.hpp>
 #include <smp/topology.hpp>
+#include <smp/trace/trace.hpp>
 #include <smp/train/batch.hpp>
 #include <smp/train/batch_ends.hpp>
 #include <smp/train/distributed_model.hpp>

@@ -384,6 +384,23 @@ for options in (
     between = 2 * (stages - 1) * 8 * TINY["--batch"] * SEQ * WIDTH * options.get("tp", 1)
     check(summary["bytes"]["PP"]["send"]["activation"] == between, options, summary["bytes"]["PP"], between)
 
+# ---- what all ranks did when: all actions of the schedule, one after the other, and gradients of weights behind a later forward
+trace = os.path.join(FOLDER, "trace.json")
+logged(ranks=4, pp=4, layers=4, microbatches=8, schedule="zero_bubble", trace=trace)
+with open(trace, encoding="utf-8") as f:
+    events = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+with open(trace + ".svg", encoding="utf-8") as f:
+    check(f.read().rstrip().endswith("</svg>"), "no SVG")
+behind = False
+for rank in range(4):
+    actions = [e for e in events if e["pid"] == rank and e["cat"] in ("forward", "backward", "backward_input", "backward_params")]
+    names = [e["name"] for e in actions]
+    check(sorted(names) == sorted(kind + str(m) for kind in "FIW" for m in range(8)), rank, names)
+    check(all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in zip(actions, actions[1:])), rank, actions)
+    behind = behind or any(names.index("W%d" % m) > names.index("F%d" % (m + 1)) for m in range(7))
+    check(any(e["pid"] == rank and e["name"] == "exchange" and e["cat"] == "activation" for e in events), rank, "messages")
+check(behind, "no gradient of weights has waited")
+
 # ---- the other types, optimizers and schedules
 steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)
 parameters, data = read_safetensors(weights)

@@ -23,6 +23,7 @@
 #include <smp/pipeline/runner.hpp>
 #include <smp/pipeline/schedules.hpp>
 #include <smp/pipeline/work.hpp>
+#include <smp/timeline.hpp>
 #include <smp/topology.hpp>
 
 namespace smp {
@@ -33,6 +34,7 @@ struct PipelineOptions {
   std::vector<int> partition{};
   int active = 0;       ///< at most this many micro-batches under way on a rank; 0: as many as the schedule likes
   bool overlap = true;  ///< send and receive beside the computation; an MPI without threads cannot
+  Timeline* timeline = nullptr;  ///< actions are noted there; outlives the pipeline
 };
 
 /// The layers of a `Sequential` on the ranks of the PP group, run as the schedule `S` says. Strategies of parameters
@@ -137,7 +139,7 @@ class Pipeline {
     }
     const PipelineWork& todo = work(microbatches, training);
     if (mail_ == nullptr) mail_ = std::make_unique<PipelineMail<Rows>>(works_beside(ctx));
-    PipelineRun<Ctx, Strategy, Ends>(ctx, strategy, todo, *mail_, ends, completes)();
+    PipelineRun<Ctx, Strategy, Ends>(ctx, strategy, todo, *mail_, ends, completes, options_.timeline)();
   }
 
  private:

@@ -18,6 +18,7 @@
 #include <smp/pipeline/layers.hpp>
 #include <smp/pipeline/parcels.hpp>
 #include <smp/pipeline/work.hpp>
+#include <smp/timeline.hpp>
 #include <smp/topology.hpp>
 
 namespace smp {
@@ -37,7 +38,8 @@ class PipelineRun {
   using Mail = PipelineMail<Rows>;  ///< its messages
 
   /// @param completes the step is the last one before the update: gradients are reduced as they are completed
-  PipelineRun(Ctx& ctx, Strategy& strategy, const PipelineWork& work, Mail& mail, Ends& ends, bool completes)
+  PipelineRun(Ctx& ctx, Strategy& strategy, const PipelineWork& work, Mail& mail, Ends& ends, bool completes,
+              Timeline* timeline = nullptr)
       : ctx_(ctx),
         strategy_(strategy),
         pipe_(strategy.module()),
@@ -46,6 +48,7 @@ class PipelineRun {
         mail_(mail),
         ends_(ends),
         completes_(completes),
+        timeline_(timeline),
         step_(strategy.steps()) {}
 
   /// All actions and exchanges. An exception of one rank is thrown on all ranks that wait for what it would have sent;
@@ -132,6 +135,8 @@ class PipelineRun {
   void run(int action) {
     const Action& a = work_.plan.actions[action];
     if (a.kind == ActionKind::update) return;
+    constexpr const char* kinds[] = {"forward", "backward", "backward_input", "backward_params"};
+    const Timeline::Scope scope(timeline_, "compute", work_.plan.cell(action), kinds[static_cast<int>(a.kind)]);
     ends_.place(ctx_, a.microbatch);
     ctx_.last_microbatch = completes_ && work_.last[work_.local(action)];
     const int slot = work_.slots.slot[action];
@@ -181,6 +186,7 @@ class PipelineRun {
   Mail& mail_;
   Ends& ends_;
   bool completes_;
+  Timeline* timeline_;
   std::int64_t step_;
   std::exception_ptr failure_;
   std::string reason_;
