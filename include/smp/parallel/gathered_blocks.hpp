@@ -46,8 +46,11 @@ class GatheredBlocks {
         limits_(limits),
         ranks_(static_cast<std::size_t>(ranks)),
         units_(static_cast<int>(layout.units().size())),
-        storage_(memory, blocks_of_units(layout), footprints(layout), largest_set(layout), limits.max_live,
-                 limits.checked ? jitter_bytes : 0) {
+        storage_(memory, blocks_of_units(layout), outer_units(layout), footprints(layout), largest_set(layout),
+                 limits.max_live, limits.checked ? jitter_bytes : 0) {
+    // A merged message needs room beside the arena, which only a larger budget has.
+    limits_.merge_below =
+        std::min(limits_.merge_below, limits_.max_live - std::min(limits_.max_live, storage_.arena_bytes()));
     for (Block& b : layout.blocks()) blocks_.emplace_back().block = &b;
     if (beside) stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
   }
@@ -131,6 +134,13 @@ class GatheredBlocks {
     }
     for (const Block& b : layout.blocks()) all.push_back({b.id});
     return all;
+  }
+  static std::vector<bool> outer_units(Layout& layout) {
+    std::vector<bool> outer(layout.units().size() + layout.blocks().size(), false);
+    for (const Unit& u : layout.units()) {
+      if (u.parent >= 0) outer[static_cast<std::size_t>(u.parent)] = true;
+    }
+    return outer;
   }
   [[nodiscard]] std::size_t footprint(int block) const {
     const std::size_t slack = limits_.checked ? 8 * jitter_bytes : 0;

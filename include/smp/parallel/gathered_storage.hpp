@@ -46,15 +46,17 @@ class GatheredStorage {
   };
 
   /// @param blocks_of_unit what each unit uses that must be gathered
+  /// @param outer of each unit: whether others are inside of it
   /// @param bytes of each block, gathered
   /// @param needed bytes of the largest set in use at once
   /// @param max_live bytes that may be gathered, or `needed` if that is more
   /// @param jitter a block that comes again lies so many bytes further, up to seven times; counted in its `bytes`
-  GatheredStorage(Memory& memory, std::vector<std::vector<int>> blocks_of_unit, std::vector<std::size_t> bytes,
-                  std::size_t needed, std::size_t max_live, std::size_t jitter = 0)
+  GatheredStorage(Memory& memory, std::vector<std::vector<int>> blocks_of_unit, std::vector<bool> outer,
+                  std::vector<std::size_t> bytes, std::size_t needed, std::size_t max_live, std::size_t jitter = 0)
       : memory_(&memory),
         jitter_(jitter),
         blocks_of_unit_(std::move(blocks_of_unit)),
+        outer_(std::move(outer)),
         bytes_(std::move(bytes)),
         max_live_(max_live),
         arena_(memory, MemoryUse::buffer, needed),
@@ -189,26 +191,29 @@ class GatheredStorage {
     }
   }
 
-  /// What the unit needs and nothing else. What is here stays until its place is needed.
+  /// What the unit needs and nothing else. What is here stays until its place is needed. A unit that has units inside
+  /// lies at the bottom, so that they have all the rest.
   void demand(int unit) {
-    bool tidy = false;
+    if (outer_[static_cast<std::size_t>(unit)]) release_unused();
+    if (find_places(unit)) return;
+    release_unused();  // what it has been given, too: it may lie badly
+    gathered_.clear();
+    if (find_places(unit)) return;
+    for (const int b : blocks(unit)) {  // what is in use lies badly: cannot be in an order that has been recorded
+      if (live(b).place != nullptr) continue;
+      live(b).place = spill_.emplace_back(*memory_, MemoryUse::buffer, bytes(b)).data();
+      gathered_.push_back({b, live(b).place, everything});
+    }
+  }
+  /// Gives places to those blocks of a unit that have none. False if one finds none.
+  bool find_places(int unit) {
     for (const int b : blocks(unit)) {
       if (live(b).place != nullptr) continue;
-      ++live(b).uses;  // the others must not take its place, nor that of those that follow
-      std::byte* place = find_place(bytes(b));
-      if (place == nullptr && !std::exchange(tidy, true)) {
-        for (const int other : blocks(unit)) ++live(other).uses;
-        release_unused();
-        for (const int other : blocks(unit)) --live(other).uses;
-        place = find_place(bytes(b));
-      }
-      if (place == nullptr) {  // what is in use lies badly: cannot be in an order that has been recorded
-        place = spill_.emplace_back(*memory_, MemoryUse::buffer, bytes(b)).data();
-      }
-      --live(b).uses;
-      live(b).place = place;
-      gathered_.push_back({b, place, everything});
+      live(b).place = find_place(bytes(b));
+      if (live(b).place == nullptr) return false;
+      gathered_.push_back({b, live(b).place, everything});
     }
+    return true;
   }
 
   /// The first gap of the arena that has room.
@@ -236,6 +241,7 @@ class GatheredStorage {
   std::size_t jitter_;
   std::size_t visits_ = 0;
   std::vector<std::vector<int>> blocks_of_unit_;
+  std::vector<bool> outer_;  // units that have others inside
   std::vector<std::size_t> bytes_;
   std::size_t max_live_;
   FlatArray<std::byte> arena_;

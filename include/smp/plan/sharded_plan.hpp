@@ -121,6 +121,11 @@ class ShardedPlanner {
     }
     return uses;
   }
+  /// Bytes that a merged message stays below: it needs room beside the arena, which only a larger budget has.
+  [[nodiscard]] constexpr std::size_t merged_bytes() const {
+    const std::size_t live = value_bytes(options_.max_live_parameters);
+    return std::min(value_bytes(options_.merge_gathers_below), live - std::min(live, plan_.gathers.needed));
+  }
   /// Neighbours among the shards go together while the message stays small.
   constexpr void send_gathers(std::span<const GatherOp> ops) {
     const auto own = [&](int b) { return shards_.of(b) * block(b).element_bytes; };
@@ -130,7 +135,7 @@ class ShardedPlanner {
       for (end = begin + 1; end < ops.size(); ++end) {
         const int next = ops[end].block;
         const bool behind = shards_.neighbours(last, next), before = shards_.neighbours(next, first);
-        if ((!behind && !before) || (total + own(next)) * ranks() >= value_bytes(options_.merge_gathers_below)) break;
+        if ((!behind && !before) || (total + own(next)) * ranks() >= merged_bytes()) break;
         total += own(next);
         (behind ? last : first) = next;
       }
