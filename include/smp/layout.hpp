@@ -30,6 +30,7 @@ namespace smp {
 /// What a strategy says of the layout it wants.
 struct LayoutOptions {
   std::size_t persistence_threshold = 0;  ///< parameters with fewer elements are never sharded
+  bool one_part = false;                  ///< there is one tensor-parallel rank: nobody has summands of its gradients
   int shard_degree = 1;                   ///< of units, where no `Sharded` inside of the model says another
   bool cuts_apart = false;                ///< parameters that are cut over tensor-parallel ranks have their own blocks
 };
@@ -137,7 +138,7 @@ class Layout {
 
   void add(ParameterBase& p, Kind kind, const std::string& path, Unit& unit, FieldOptions options) {
     if (p.shape().elements() == 0) return;  // a parameter that is not there: the bias of a layer without one
-    kind.summed_over_tp = kind.summed_over_tp && p.cut().dim < 0;
+    kind.summed_over_tp = kind.summed_over_tp && p.cut().dim < 0 && !options_.one_part;
     kind.cut = options_.cuts_apart && p.cut().parts > 1;
     const std::string tie(options.tie);
     if (!tie.empty()) {

@@ -196,7 +196,7 @@ TEST_CASE("checked mode finds a module that keeps a pointer to its parameter") {
   CHECK(norms(Reaches{}, false, 1).front() > 0);
   CHECK_THROWS_WITH_AS(
       norms(Reaches{}, true, 1),
-      "smp: the parameter 0.weight is read where its values are not on this rank: outside of its unit, or before a "
+      "smp: the parameter 1.b.weight is read where its values are not on this rank: outside of its unit, or before a "
       "strategy has placed it; another unit that uses it says so with the same tie, or with register_parameter",
       smp::Error);
 }

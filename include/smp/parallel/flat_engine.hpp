@@ -117,7 +117,7 @@ class FlatEngine {
   template <class Ctx, class Options, class Here>
   FlatEngine(Ctx& ctx, Layout& layout, int states, bool plain, const Options& options, std::size_t bucket_bytes,
              Here here)
-      : layout_(for_degree(layout, ctx.groups()[Group::tp].size())),
+      : layout_(layout),
         ties_(ctx, layout_),
         storage_(layout, ctx.memory(), states, here),
         reduction_(layout.blocks().size(), storage_.gradients(plain), bucket_bytes),
@@ -222,12 +222,6 @@ class FlatEngine {
   [[nodiscard]] HostStream& beside(HostStream& compute) noexcept { return side_stream_ ? *side_stream_ : compute; }
 
  private:
-  /// One tensor-parallel rank has nobody to sum with: its parameters are reduced as if nothing could be cut.
-  static Layout& for_degree(Layout& layout, int tp) noexcept {
-    if (tp > 1) return layout;
-    for (Block& block : layout.blocks()) block.summed_over_tp = false;
-    return layout;
-  }
   template <class Stream>
   void show(Stream& stream, Unit& unit, Phase phase) {
     if (!visibility_) return;

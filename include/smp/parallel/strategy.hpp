@@ -17,6 +17,7 @@
 #include <smp/module.hpp>
 #include <smp/optim/range.hpp>
 #include <smp/tags.hpp>
+#include <smp/topology.hpp>
 
 namespace smp {
 
@@ -61,6 +62,7 @@ class Strategy {
   template <class Ctx, class Options>
   Strategy(Ctx& ctx, M model, Opt optimizer, const Options& options, LayoutOptions layout = {})
       : held_(std::make_unique<Held>(std::move(model), std::move(optimizer))) {
+    layout.one_part = ctx.groups()[Group::tp].size() == 1;
     held_->layout.emplace(held_->model, layout);
     held_->engine = std::make_unique<Engine>(ctx, *held_->layout, held_->optimizer.states(), is_plain<M>, options);
   }

@@ -42,28 +42,27 @@ struct GptRun {
                                                                    const GroupPlaces& places) {
   std::vector<ParameterSizes> all;
   const std::size_t tp = places.size(Group::tp), h = shape.hidden;
-  // One rank has nobody to sum with, but its layout keeps apart what would be summed: all of an attention or MLP.
-  const auto add = [&](int unit, std::size_t elements, bool decay, bool cut, bool in_branch, int tie = -1) {
-    const bool summed = tp == 1 ? run.slices || in_branch : run.slices && !cut;
+  const auto add = [&](int unit, std::size_t elements, bool decay, bool cut, int tie = -1) {
+    const bool summed = tp > 1 && run.slices && !cut;
     all.push_back({unit, elements, run.element_bytes, tie, decay, false, cut && tp > 1, summed});
   };
   const auto norm = [&](int unit) {
-    add(unit, h, false, false, false);
-    add(unit, h, false, false, false);
+    add(unit, h, false, false);
+    add(unit, h, false, false);
   };
   const auto branch = [&](int unit, std::size_t wide, std::size_t inner) {  // h -> wide by columns, inner -> h by rows
     norm(unit);
-    add(unit, wide * h / tp, true, true, true);
-    add(unit, wide / tp, false, true, true);
-    add(unit, inner * h / tp, true, true, true);
-    add(unit, h, false, false, true);
+    add(unit, wide * h / tp, true, true);
+    add(unit, wide / tp, false, true);
+    add(unit, inner * h / tp, true, true);
+    add(unit, h, false, false);
   };
   const auto tokens = [&](int unit) {
-    add(unit, piece_size(shape.vocabulary, places.rank_in(Group::tp), tp) * h, true, true, false, shape.tied ? 0 : -1);
+    add(unit, piece_size(shape.vocabulary, places.rank_in(Group::tp), tp) * h, true, true, shape.tied ? 0 : -1);
   };
   int unit = 1;
   tokens(unit++);
-  if (shape.learned_positions) add(unit, shape.sequence * h, true, false, false);
+  if (shape.learned_positions) add(unit, shape.sequence * h, true, false);
   for (std::size_t layer = 0; layer < shape.layers; ++layer) {
     branch(++unit, 3 * h, h);
     branch(unit, 4 * h, 4 * h);
