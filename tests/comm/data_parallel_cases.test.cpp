@@ -15,10 +15,10 @@
 #include <doctest/doctest.h>
 
 #include <smp/optim/sgd.hpp>
-#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
+#include <smp/parallel/sharded_optimizer.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
@@ -224,13 +224,14 @@ struct Mixed {
 };
 
 /// `steps` steps of momentum on 16 samples, cut over the ranks as `share(rank)` says.
-template <class World, class M, class Share, class Count = smp::EqualSamples>
+template <template <class, class> class Strategy = smp::DataParallel, class World, class M, class Share,
+          class Count = smp::EqualSamples>
 Weights train(World& world, M model, std::int64_t in, std::int64_t out, Share share, smp::StepOptions options = {},
               const Count& count = {}, bool overlap = true) {
   smp::Worker worker(world, Topology(world.size()), 3);
   auto ctx = worker.context();
-  smp::DataParallel trainer(ctx, std::move(model), smp::optim::Sgd{.momentum = 0.9},
-                            {.bucket_bytes = 300, .overlap = overlap});
+  Strategy<M, smp::optim::Sgd> trainer(ctx, std::move(model), {.momentum = 0.9},
+                                       {.bucket_bytes = 300, .overlap = overlap});
   for (int s = 0; s < 4; ++s) {
     const smp::SampleRange own = share(world.rank());
     options.first_sample = static_cast<std::uint64_t>(16 * s + own.first);
@@ -240,6 +241,27 @@ Weights train(World& world, M model, std::int64_t in, std::int64_t out, Share sh
     trainer.step(ctx, 0.1);
   }
   return weights(trainer);
+}
+/// How many reductions of gradients each of two steps needs for ten parameters of 30 elements.
+template <template <class, class> class Strategy, class World>
+std::vector<std::uint64_t> reductions(World& world, std::size_t bucket_elements) {
+  smp::Worker worker(world, Topology(world.size()), 3);
+  auto ctx = worker.context();
+  using Shifts = smp::Repeat<Shift>;
+  Strategy<Shifts, smp::optim::Sgd> trainer(ctx, Shifts(10, [](std::size_t) { return Shift{}; }), {},
+                                            {.bucket_bytes = bucket_elements * sizeof(T)});
+  std::vector<std::uint64_t> each;
+  std::uint64_t before = 0;
+  for (int s = 0; s < 2; ++s) {
+    const auto x = samples(worker.memory(), world.rank(), world.rank() + 1, 30, 0);
+    smp::step(ctx, trainer, SquaredError<T>{}, x, x);
+    trainer.step(ctx, 0.1);
+    const std::uint64_t now = worker.counters().get("DP", Operation::all_reduce, Purpose::gradient).calls +
+                              worker.counters().get("DP", Operation::reduce_scatter_v, Purpose::gradient).calls;
+    each.push_back(now - before);
+    before = now;
+  }
+  return each;
 }
 template <class World, class M>
 Weights alone(World& world, M model, std::int64_t in, std::int64_t out, smp::StepOptions options = {}) {
@@ -259,36 +281,16 @@ auto even(int ranks) {
 
 TEST_CASE("case 13: ten parameters of 30 elements in buckets of 0, 1 and 100 elements, two steps") {
   on_ranks({2, 4}, [](auto& world) {
-    const auto calls = [&](const smp::AnyStrategyOptions& options, Operation operation) {
-      smp::Worker worker(world, Topology(world.size()), 3);
-      auto ctx = worker.context();
-      smp::AnyStrategy trainer(ctx, smp::Repeat<Shift>(10, [](std::size_t) { return Shift{}; }), smp::optim::Sgd{},
-                               options);
-      std::vector<std::uint64_t> each;
-      std::uint64_t before = 0;
-      for (int s = 0; s < 2; ++s) {
-        const auto x = samples(worker.memory(), world.rank(), world.rank() + 1, 30, 0);
-        smp::step(ctx, trainer, SquaredError<T>{}, x, x);
-        trainer.step(ctx, 0.1);
-        const std::uint64_t now = worker.counters().get("DP", operation, Purpose::gradient).calls;
-        each.push_back(now - before);
-        before = now;
-      }
-      return each;
-    };
-    const auto whole = [&](std::size_t elements) {
-      return calls(smp::DataParallelOptions{.bucket_bytes = elements * sizeof(T)}, Operation::all_reduce);
-    };
-    const auto cut = [&](std::size_t elements) {
-      return calls(smp::ShardedOptimizerOptions{.bucket_bytes = elements * sizeof(T)}, Operation::reduce_scatter_v);
-    };
+    using Calls = std::vector<std::uint64_t>;
+    const auto whole = [&](std::size_t elements) { return reductions<smp::DataParallel>(world, elements); };
+    const auto cut = [&](std::size_t elements) { return reductions<smp::ShardedOptimizer>(world, elements); };
     const char* refused = "smp: bucket_bytes is 0: a bucket of gradients must have room for something";
     CHECK_THROWS_WITH_AS(whole(0), refused, smp::ConfigError);
     CHECK_THROWS_WITH_AS(cut(0), refused, smp::ConfigError);
-    CHECK(whole(1) == std::vector<std::uint64_t>{10, 10});
-    CHECK(cut(1) == std::vector<std::uint64_t>{10, 10});
-    CHECK(whole(100) == std::vector<std::uint64_t>{4, 4});
-    CHECK(cut(100) == std::vector<std::uint64_t>{4, 4});
+    CHECK(whole(1) == Calls{10, 10});
+    CHECK(cut(1) == Calls{10, 10});
+    CHECK(whole(100) == Calls{4, 4});
+    CHECK(cut(100) == Calls{4, 4});
   });
 }
 
@@ -316,6 +318,7 @@ TEST_CASE("case 19: heads that some steps, or some ranks, do not use") {
         train(world, heads, 4, 4, even(world.size()), {.microbatches = 3 - std::min(world.size(), 2)});
     check_close(by_rank, alone(world, heads, 4, 4, {.microbatches = 2}));
     CHECK(by_rank.at("left.weight") != by_step.at("left.weight"));
+    CHECK(train<smp::ShardedOptimizer>(world, Heads{}, 4, 4, even(world.size())) == by_step);
   });
 }
 
@@ -326,6 +329,7 @@ TEST_CASE("parameters of two types: two arrays, one order of reductions") {
       for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::abs(found.at(name)[i] - values[i]) <= 1e-6);
     }
     CHECK(train(world, Mixed{}, 4, 4, even(world.size()), {}, smp::EqualSamples{}, false) == found);
+    CHECK(train<smp::ShardedOptimizer>(world, Mixed{}, 4, 4, even(world.size())) == found);
   });
 }
 

@@ -1,5 +1,6 @@
 // An optimizer whose state is cut over the ranks gives the bits of DataParallel, keeps its share of the state, and
 // sends what it must.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,7 @@ using Plain = Dense<T>;
 using Tied = Dense<T, "wt">;
 using Net = smp::Sequential<Tied, smp::Repeat<Plain>, Plain, Tied>;
 using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
-constexpr std::int64_t width = 5, batch = 12;  // of all ranks
+constexpr std::int64_t width = 5;
 
 /// A tied first and last layer, two repeated ones, a frozen one.
 Net net() {
@@ -62,6 +63,8 @@ struct Run {
   bool checked = false;
   smp::HostStream::Mode mode = smp::HostStream::Mode::at_once;
   int discarded = -1;  // step before which a pass is forgotten
+  int steps = 4;
+  std::int64_t batch = 12;  // of all ranks
 };
 
 struct Result {
@@ -71,7 +74,6 @@ struct Result {
   std::vector<std::uint64_t> sent;  // bytes of gradients and of values, by all ranks
   std::uint64_t all_reduces = 0;
 };
-constexpr int steps = 4;
 
 /// @tparam Strategy DataParallel or ShardedOptimizer
 template <template <class, class> class Strategy, class Options, class World>
@@ -85,15 +87,15 @@ Result train(World& world, const Run& run) {
                                                    .checked = run.checked,
                                                    .compare_initial_values = run.checked});
   Result result;
-  const std::int64_t each = batch / (world.size() * run.step.passes);
+  const std::int64_t each = run.batch / (world.size() * run.step.passes);
   const auto pass = [&](int s, int p) {
     StepOptions options = run.step;
     options.pass = p;
-    const std::int64_t first = s * batch + (world.rank() * run.step.passes + p) * each;
+    const std::int64_t first = s * run.batch + (world.rank() * run.step.passes + p) * each;
     const auto x = samples(worker.memory(), first, each, 0), y = samples(worker.memory(), first, each, 1);
     return smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
   };
-  for (int s = 0; s < steps; ++s) {
+  for (int s = 0; s < run.steps; ++s) {
     if (s == run.discarded) {
       (void)pass(s + 10, run.step.passes - 1);
       trainer.discard(ctx);
@@ -134,7 +136,7 @@ TEST_CASE("the bits of DataParallel: buckets, passes, streams; also after a pass
       const Result expected = whole(world, run), found = cut(world, run);
       CHECK(found.losses == expected.losses);
       CHECK(found.weights == expected.weights);
-      for (std::size_t s = 0; s < steps; ++s) {
+      for (std::size_t s = 0; s < found.norms.size(); ++s) {
         CHECK(std::abs(found.norms[s] - expected.norms[s]) <= 1e-15 * expected.norms[s]);
       }
     };
@@ -152,7 +154,7 @@ TEST_CASE("clipping: the norm of all elements, once, with the same bits on all r
   on_ranks({2, 3, 4}, [](auto& world) {
     const Run run{.clip = 0.05};
     const Result expected = whole(world, run), found = cut(world, run);
-    for (std::size_t s = 0; s < steps; ++s) {
+    for (std::size_t s = 0; s < found.norms.size(); ++s) {
       CHECK(expected.norms[s] > 0.05);
       CHECK(std::abs(found.norms[s] - expected.norms[s]) <= 1e-15 * expected.norms[s]);
     }
@@ -168,6 +170,29 @@ TEST_CASE("clipping: the norm of all elements, once, with the same bits on all r
   });
 }
 
+TEST_CASE("twenty steps that are clipped, in one pass or three, are those of one rank") {
+  on_ranks({2, 4, 8}, [](auto& world) {
+    auto self = world.split(world.rank(), 0, "ALONE");
+    const Result one = whole(self, {.clip = 0.05, .steps = 20, .batch = 48});
+    for (const int passes : {1, 3}) {
+      const Result found = cut(world, {.clip = 0.05, .step = {.passes = passes}, .steps = 20, .batch = 48});
+      for (std::size_t s = 0; s < found.norms.size(); ++s) {
+        CHECK(std::abs(found.losses[s] - one.losses[s]) <= 1e-12 * one.losses[s]);
+        CHECK(std::abs(found.norms[s] - one.norms[s]) <= 1e-12 * one.norms[s]);
+      }
+      for (const auto& [name, values] : one.weights) {
+        CAPTURE(name);
+        double largest = 0, worst = 0;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          largest = std::max(largest, std::abs(values[i]));
+          worst = std::max(worst, std::abs(found.weights.at(name)[i] - values[i]));
+        }
+        CHECK(worst <= 1e-12 * largest + 1e-13);
+      }
+    }
+  });
+}
+
 TEST_CASE("state is kept once, and a step sends (d-1)/d of the gradients and of the values") {
   on_ranks({1, 2, 3, 4}, [](auto& world) {
     const auto ranks = static_cast<std::uint64_t>(world.size());
@@ -178,6 +203,7 @@ TEST_CASE("state is kept once, and a step sends (d-1)/d of the gradients and of 
       const auto share = static_cast<double>(states * learnt * sizeof(T)) / static_cast<double>(ranks);
       CHECK(static_cast<double>(result.optimizer_bytes) <=
             share + static_cast<double>(states * sizeof(T) * result.buckets));
+      const std::uint64_t steps = result.losses.size();
       const std::uint64_t calls = ranks > 1 ? steps * result.buckets : 0;
       CHECK(result.sent[2] == calls);
       CHECK(result.sent[3] == calls);
