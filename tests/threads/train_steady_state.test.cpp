@@ -1,6 +1,7 @@
 // A training step allocates nothing once it is under way: tensors, what modules save, buckets, losses, tasks.
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 
 #include <doctest/doctest.h>
 
@@ -23,7 +24,9 @@ using Layer = Dense<float>;
 using Net = smp::Sequential<smp::Repeat<Layer>, smp::Repeat<smp::Checkpointed<Layer>>>;
 
 void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options) {
-  smp::Worker worker(world, smp::Topology<smp::Degrees{.rdp = smp::dynamic}>(world.size()), 3, mode);
+  const int sdp = std::holds_alternative<smp::ShardedOptions>(options) ? world.size() : 1;
+  smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.rdp = smp::dynamic, .sdp = sdp})), 3,
+                     mode);
   auto ctx = worker.context();
   smp::AnyStrategy trainer(
       ctx,
@@ -63,7 +66,9 @@ void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptio
 TEST_CASE("steps of training and evaluation allocate nothing") {
   for (const smp::AnyStrategyOptions& options :
        {smp::AnyStrategyOptions(smp::DataParallelOptions{.clip = 0.1, .bucket_bytes = 300}),
-        smp::AnyStrategyOptions(smp::ShardedOptimizerOptions{.clip = 0.1, .bucket_bytes = 300})}) {
+        smp::AnyStrategyOptions(smp::ShardedOptimizerOptions{.clip = 0.1, .bucket_bytes = 300}),
+        smp::AnyStrategyOptions(smp::ShardedOptions{
+            .clip = 0.1, .reduce_bucket_size = 75, .persistence_threshold = 20, .max_live_parameters = 200})}) {
     on_ranks({1, 2, 4}, [&](World& world) { check(world, smp::HostStream::Mode::at_once, options); });
     on_ranks({1, 2}, [&](World& world) { check(world, smp::HostStream::Mode::worker, options); });
   }
