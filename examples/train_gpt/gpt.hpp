@@ -14,7 +14,6 @@
 #include <smp/nn/position_embedding.hpp>
 #include <smp/nn/tensor_parallel.hpp>
 #include <smp/nn/transformer_block.hpp>
-#include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
 
@@ -30,8 +29,7 @@ struct GptParts {
 
   using Attention = smp::nn::Attention<T>;
   using Mlp = smp::nn::Mlp<T>;
-  using Layer = smp::nn::TransformerBlock<T, smp::nn::KeyMask::none, Cut<Attention>, Cut<Mlp>>;
-  using Block = smp::Checkpointed<Layer, smp::dynamic>;
+  using Block = smp::nn::TransformerBlock<T, smp::nn::KeyMask::none, Cut<Attention>, Cut<Mlp>>;
 
   using Tokens = Cut<smp::nn::Embedding<T, smp::nn::Tie::wte>, smp::Split::rows>;
   using Places = smp::nn::PositionEmbedding<T>;
@@ -53,11 +51,8 @@ Gpt<T, At> make_gpt(int classes, const Options& o, int rank, int ranks) {
   using Parts = GptParts<T, At>;
   const smp::nn::TransformerOptions layer{.dropout = o.dropout, .layers = o.layers};
   const auto block = [&](std::size_t) {
-    return typename Parts::Block({o.hidden,
-                                  {typename Parts::Attention(o.hidden, o.heads, layer), rank, ranks},
-                                  {typename Parts::Mlp(o.hidden, layer), rank, ranks},
-                                  layer},
-                                 o.checkpointing == "each");
+    return typename Parts::Block(o.hidden, {typename Parts::Attention(o.hidden, o.heads, layer), rank, ranks},
+                                 {typename Parts::Mlp(o.hidden, layer), rank, ranks}, layer);
   };
   return Gpt<T, At>(typename Parts::Tokens({classes, o.hidden}, rank, ranks), typename Parts::Places(o.seq, o.hidden),
                     typename Parts::Dropout(o.dropout),

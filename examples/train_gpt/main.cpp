@@ -70,7 +70,11 @@ void declare(CLI::App& app, Options& o) {
 
   integer("--seed", o.seed, "of initial values, samples and dropout");
   one_of("--dtype", o.dtype, {"f32", "f64"}, "type of values and gradients");
-  one_of("--checkpointing", o.checkpointing, {"none", "each"}, "blocks that keep their input only and compute twice");
+  app.add_option(
+         "--checkpointing", o.checkpointing,
+         "blocks that keep their input only and compute twice: none, each, all of a stage together (contiguous), or "
+         "up to N (group_N)")
+      ->capture_default_str();
   app.add_option("--log", o.log, "file for one JSON object a step, and a summary");
   app.add_option("--trace", o.trace, "file for what each rank does when, in the last step, for Perfetto; and FILE.svg");
   app.add_option("--save", o.save, "file for the parameters, in the safetensors format");

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <smp/error.hpp>
+#include <smp/pipeline/checkpoint_groups.hpp>
 #include <smp/pipeline/schedules.hpp>
 
 namespace {
@@ -108,6 +109,7 @@ void check(const Options& o) {
                            ", but --pp x --tp must divide the ranks = " + std::to_string(o.ranks));
   }
   check_schedule(o);
+  (void)smp::CheckpointGroups::named(o.checkpointing);
   const int copies = o.ranks / (o.tp * o.pp);
   if (copies % o.sdp != 0) {
     throw smp::ConfigError("--sdp is " + std::to_string(o.sdp) + ", but must divide the ranks that hold the same part" +

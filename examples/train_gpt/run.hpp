@@ -67,6 +67,8 @@ inline smp::AnyStrategyOptions make_strategy(const Options& o) {
 /// @param timeline of the rank
 inline smp::PipelineOptions make_stages(const Options& o, int before, int behind, smp::Timeline* timeline) {
   smp::PipelineOptions stages{.partition = blocks_of_stages(o), .active = o.active};
+  stages.checkpointing = smp::CheckpointGroups::named(o.checkpointing);
+  stages.checkpointing.layers = {before, before + o.layers};
   if (!o.trace.empty()) stages.timeline = timeline;
   if (!stages.partition.empty()) {
     stages.partition.front() += before;

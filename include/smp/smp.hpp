@@ -121,6 +121,7 @@
 #include <smp/parallel/tied_stages.hpp>
 #include <smp/parameter.hpp>
 #include <smp/pipeline/check.hpp>
+#include <smp/pipeline/checkpoint_groups.hpp>
 #include <smp/pipeline/dependencies.hpp>
 #include <smp/pipeline/exchange.hpp>
 #include <smp/pipeline/layers.hpp>
@@ -143,6 +144,7 @@
 #include <smp/pipeline/schedules/zero_bubble_v.hpp>
 #include <smp/pipeline/simulate.hpp>
 #include <smp/pipeline/slots.hpp>
+#include <smp/pipeline/stage.hpp>
 #include <smp/pipeline/table.hpp>
 #include <smp/pipeline/timeline_svg.hpp>
 #include <smp/pipeline/work.hpp>

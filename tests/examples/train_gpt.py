@@ -368,6 +368,8 @@ for options in (
     {"ranks": 2, "pp": 2, "microbatches": 4},
     {"ranks": 2, "pp": 2, "microbatches": 2, "accumulation": 2, "partition": "0,2", "active": 1},
     {"ranks": 3, "pp": 3, "microbatches": 4, "schedule": "zero_bubble", "checkpointing": "each"},
+    {"ranks": 2, "pp": 2, "microbatches": 4, "partition": "2,0", "checkpointing": "contiguous"},
+    {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "zero_bubble_v", "checkpointing": "group_2"},
     {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "looped", "chunks": 2},
     {"ranks": 4, "pp": 2, "microbatches": 2, "schedule": "simple", "shard_optimizer": 1},
     {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "sdp": 2, "persistence": 0},
@@ -380,8 +382,9 @@ for options in (
         most = max(abs(v) for v in whole[path][1])
         check(shape == whole[path][0] and all(abs(a - b) <= 1e-12 * most + 1e-13 for a, b in zip(values, whole[path][1])), options, path)
     check(set(read_safetensors(weights)[0]) == set(whole), options, "names")
-    stages = options["pp"] * options.get("chunks", 1)
-    between = 2 * (stages - 1) * 8 * TINY["--batch"] * SEQ * WIDTH * options.get("tp", 1)
+    # Ways between ranks: with two stages on each, along the ranks twice, or there and back.
+    ways = {"looped": 2 * options["pp"] - 1, "zero_bubble_v": 2 * options["pp"] - 2}.get(options.get("schedule"), options["pp"] - 1)
+    between = 2 * ways * 8 * TINY["--batch"] * SEQ * WIDTH * options.get("tp", 1)
     check(summary["bytes"]["PP"]["send"]["activation"] == between, options, summary["bytes"]["PP"], between)
 
 # ---- what all ranks did when: all actions of the schedule, one after the other, and gradients of weights behind a later forward

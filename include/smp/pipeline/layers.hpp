@@ -16,6 +16,7 @@
 #include <smp/parallel/boundary.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/pipeline/checkpoint_groups.hpp>
 
 namespace smp {
 
@@ -35,12 +36,6 @@ template <class... Vs, class T, class... Ts>
 struct WithAlternatives<std::variant<Vs...>, T, Ts...>
     : WithAlternatives<std::conditional_t<(std::is_same_v<T, Vs> || ...), std::variant<Vs...>, std::variant<Vs..., T>>,
                        Ts...> {};
-
-/// Layers `first` to `last - 1` of a model.
-struct LayerRange {
-  int first = 0, last = 0;  ///< `last` is the first layer after the range
-  friend bool operator==(const LayerRange&, const LayerRange&) = default;
-};
 
 /// Elements `first` to `last - 1` of a repetition, as a container for the layout.
 template <class M>
@@ -188,6 +183,19 @@ class Layers<Sequential<Ms...>> {
     return dy;
   }
 
+  /// Frees what the layers of `range` have saved.
+  void clear(LayerRange range, Saved& saved) const {
+    for_each_child([&]<std::size_t I>(Index<I>) {
+      const LayerRange part = part_of<I>(range);
+      if (part.first >= part.last) return;
+      if constexpr (is_repeat<Child<I>>) {
+        for (auto i = begin(part); i < end(part); ++i) std::get<I>(saved)[i] = {};
+      } else {
+        std::get<I>(saved) = {};
+      }
+    });
+  }
+
   /// The second part of their backward.
   template <class Ctx>
   void backward_params(Ctx& ctx, LayerRange range, Saved& saved) {
@@ -257,8 +265,25 @@ template <class... Ms>
 Layers<Sequential<Ms...>> layers_of(Sequential<Ms...>& model) {
   return Layers<Sequential<Ms...>>(model);
 }
+/// A model whose layers a pipeline can spread.
+template <class M>
+concept HasLayers = requires(M& model) { layers_of(model); };
+
 /// The layers of a model, as a type.
 template <class M>
-using LayersOf = decltype(layers_of(std::declval<M&>()));
+struct LayersOfT {
+  struct type {  ///< of a model that has none: what is used of them before that is said
+    struct Value {};
+    struct Gradient {};
+    struct Saved {};
+  };
+};
+template <HasLayers M>
+struct LayersOfT<M> {
+  using type = decltype(layers_of(std::declval<M&>()));  ///< its own
+};
+/// The layers of a model, as a type.
+template <class M>
+using LayersOf = typename LayersOfT<M>::type;
 
 }  // namespace smp

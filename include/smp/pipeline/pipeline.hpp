@@ -18,10 +18,12 @@
 #include <smp/error.hpp>
 #include <smp/module.hpp>
 #include <smp/parallel/count_parameters.hpp>
+#include <smp/pipeline/checkpoint_groups.hpp>
 #include <smp/pipeline/layers.hpp>
 #include <smp/pipeline/partition.hpp>
 #include <smp/pipeline/runner.hpp>
 #include <smp/pipeline/schedules.hpp>
+#include <smp/pipeline/stage.hpp>
 #include <smp/pipeline/work.hpp>
 #include <smp/timeline.hpp>
 #include <smp/topology.hpp>
@@ -32,6 +34,7 @@ namespace smp {
 struct PipelineOptions {
   /// Layers of each stage, in the order of the model; empty: as even as it goes, by the size of their parameters.
   std::vector<int> partition{};
+  CheckpointGroups checkpointing{};  ///< layers of a stage that keep their input together, and compute twice
   int active = 0;       ///< at most this many micro-batches under way on a rank; 0: as many as the schedule likes
   bool overlap = true;  ///< send and receive beside the computation; an MPI without threads cannot
   Timeline* timeline = nullptr;  ///< actions are noted there; outlives the pipeline
@@ -47,14 +50,20 @@ struct PipelineOptions {
 /// @tparam M a `Sequential`, or derived from one; the elements of a `Repeat` in it are layers of their own
 template <PipelineSchedule S, class M>
 class Pipeline {
+  static_assert(
+      HasLayers<M>,
+      "smp::Pipeline: the model is no Sequential, nor derived from one: a pipeline cuts between the children of "
+      "a Sequential. A Checkpointed or another wrapper around it would lie across stages: wrap its children, or "
+      "say PipelineOptions::checkpointing");
+
  public:
-  using Schedule = S;                            ///< the order of actions
-  using Model = M;                               ///< what is spread
-  using Rows = LayersOf<M>;                      ///< its layers
-  using Input = typename M::Input;               ///< of the first stage
-  using Output = typename M::Output;             ///< of the last stage
-  struct Saved {};                               ///< what is saved is in the slots of the micro-batches
-  using Slots = std::vector<typename M::Saved>;  ///< of one chunk
+  using Schedule = S;                           ///< the order of actions
+  using Model = M;                              ///< what is spread
+  using Rows = LayersOf<M>;                     ///< its layers
+  using Input = typename M::Input;              ///< of the first stage
+  using Output = typename M::Output;            ///< of the last stage
+  struct Saved {};                              ///< what is saved is in the slots of the micro-batches
+  using Slots = std::vector<StageSaved<Rows>>;  ///< of one chunk
 
   /// Spreads `model`; all ranks of the PP group call it with equal models.
   /// @throws ConfigError if the layers cannot be spread like that
@@ -68,6 +77,9 @@ class Pipeline {
         slots_(static_cast<std::size_t>(placed_.shape.chunks)) {
     if (placed_.stages() < 1) detail::refuse_number("the number of stages", placed_.stages(), 1);
     cut();
+    for (int chunk = 0; chunk < chunks(); ++chunk) {
+      groups_.push_back(group_layers(range(chunk), options_.checkpointing));
+    }
     comm::expect_equal_facts(ctx.groups()[Group::world], facts());
   }
 
@@ -83,6 +95,12 @@ class Pipeline {
   [[nodiscard]] M& model() noexcept { return model_; }
   /// Which layers each stage has.
   [[nodiscard]] const Partition& partition() const noexcept { return partition_; }
+  /// The layers of one of this rank's chunks, in groups that are checkpointed together.
+  [[nodiscard]] const std::vector<LayerGroup>& groups(int chunk) const noexcept {
+    return groups_[static_cast<std::size_t>(chunk)];
+  }
+  /// Whether what is drawn in a second pass is what was drawn in the first.
+  [[nodiscard]] bool same_randomness() const noexcept { return options_.checkpointing.same_randomness; }
   /// The layers of one of this rank's chunks.
   [[nodiscard]] LayerRange range(int chunk) const noexcept {
     const int stage = this->stage(chunk);
@@ -119,7 +137,7 @@ class Pipeline {
   /// What is left of a step that has failed.
   void clear() {
     for (Slots& all : slots_) {
-      for (auto& saved : all) saved = {};
+      for (auto& saved : all) saved.clear();
     }
     mail_.reset();
   }
@@ -203,8 +221,9 @@ class Pipeline {
   PipelinePlan placed_;  // where the stages are
   Partition partition_;
   std::vector<std::unique_ptr<PipelineWork>> works_;
-  std::vector<Slots> slots_;                  // by chunk
-  std::unique_ptr<PipelineMail<Rows>> mail_;  // made by the first step
+  std::vector<std::vector<LayerGroup>> groups_;  // by chunk
+  std::vector<Slots> slots_;                     // by chunk
+  std::unique_ptr<PipelineMail<Rows>> mail_;     // made by the first step
 };
 
 }  // namespace smp

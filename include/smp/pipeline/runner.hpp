@@ -17,6 +17,7 @@
 #include <smp/module.hpp>
 #include <smp/pipeline/layers.hpp>
 #include <smp/pipeline/parcels.hpp>
+#include <smp/pipeline/stage.hpp>
 #include <smp/pipeline/work.hpp>
 #include <smp/timeline.hpp>
 #include <smp/topology.hpp>
@@ -113,6 +114,9 @@ class PipelineRun {
     mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), in.exchange, in.first, in.last);
   }
 
+  [[nodiscard]] Stage<Rows> stage_of(int action) {
+    return {rows_, pipe_.groups(work_.plan.actions[action].chunk), pipe_.same_randomness()};
+  }
   [[nodiscard]] LayerRange range_of(int action) const { return pipe_.range(work_.plan.actions[action].chunk); }
 
   /// What an action was given, if it is not at an end of the model.
@@ -147,8 +151,8 @@ class PipelineRun {
       if (a.kind == ActionKind::backward) return backward(action, saved, Phase::backward);
       if (a.kind == ActionKind::backward_input) return backward(action, saved, Phase::backward_input);
       strategy_.run(ctx_, Phase::backward_params,
-                    [&](auto& inner) { rows_.backward_params(inner, range_of(action), saved); });
-      saved = {};
+                    [&](auto& inner) { rows_.backward_params(inner, range_of(action), saved.layers); });
+      saved.clear();
     }
   }
 
@@ -159,8 +163,8 @@ class PipelineRun {
     Value x = stage == 0 ? Value(std::in_place_type<typename Pipe::Input>, ends_.input(a.microbatch))
                          : std::move(take(action).value);
     Value y = strategy_.run(ctx_, Phase::forward,
-                            [&](auto& inner) { return rows_.forward(inner, range_of(action), std::move(x), saved); });
-    if (!work_.training) saved = {};
+                            [&](auto& inner) { return stage_of(action).forward(inner, std::move(x), saved); });
+    if (!work_.training) saved.clear();
     if (stage + 1 < work_.plan.stages()) return give(action, {std::move(y), {}, false, {}});
     ends_.output(a.microbatch, work_.slots.slot[action], std::move(*std::get_if<typename Pipe::Output>(&y)));
   }
@@ -173,8 +177,8 @@ class PipelineRun {
                                   ends_.gradient(a.microbatch, work_.slots.slot[action]))
                        : std::move(take(action).gradient);
     Gradient dx = strategy_.run(
-        ctx_, phase, [&](auto& inner) { return rows_.backward(inner, range_of(action), std::move(dy), saved, phase); });
-    if (phase == Phase::backward) saved = {};
+        ctx_, phase, [&](auto& inner) { return stage_of(action).backward(inner, std::move(dy), saved, phase); });
+    if (phase == Phase::backward) saved.clear();
     give(action, {{}, std::move(dx), false, {}});
   }
 

@@ -1,0 +1,42 @@
+// Which layers of a stage are checkpointed together.
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <smp/pipeline/checkpoint_groups.hpp>
+
+namespace {
+
+using smp::CheckpointGroups, smp::ConfigError, smp::group_layers, smp::LayerGroup;
+using Groups = std::vector<LayerGroup>;
+
+TEST_CASE("the strategies of the reference, for the layers a, b on one stage and c, d, e on the next") {
+  const auto of = [](const char* name, int first, int last) {
+    return group_layers({first, last}, CheckpointGroups::named(name));
+  };
+  CHECK(of("none", 0, 2) == Groups{{{0, 2}, false}});
+  CHECK(of("each", 0, 2) == Groups{{{0, 1}, true}, {{1, 2}, true}});
+  CHECK(of("contiguous", 0, 2) == Groups{{{0, 2}, true}});
+  CHECK(of("contiguous", 2, 5) == Groups{{{2, 5}, true}});
+  CHECK(of("group_3", 0, 2) == Groups{{{0, 2}, true}});
+  CHECK(of("group_3", 2, 5) == Groups{{{2, 5}, true}});
+  CHECK(of("group_2", 2, 5) == Groups{{{2, 4}, true}, {{4, 5}, true}});
+}
+
+TEST_CASE("layers outside of those that are named keep their activations") {
+  CheckpointGroups groups = CheckpointGroups::named("group_2");
+  groups.layers = {3, 6};
+  CHECK(group_layers({0, 3}, groups) == Groups{{{0, 3}, false}});
+  CHECK(group_layers({0, 8}, groups) == Groups{{{0, 3}, false}, {{3, 5}, true}, {{5, 6}, true}, {{6, 8}, false}});
+  CHECK(group_layers({6, 8}, groups) == Groups{{{6, 8}, false}});
+  CHECK(group_layers({4, 5}, groups) == Groups{{{4, 5}, true}});
+}
+
+TEST_CASE("a word that is no strategy is refused") {
+  for (const char* word : {"", "all", "group", "group_", "group_0", "group_-1", "group_2x", "Each"}) {
+    CAPTURE(word);
+    CHECK_THROWS_AS((void)CheckpointGroups::named(word), ConfigError);
+  }
+}
+
+}  // namespace
