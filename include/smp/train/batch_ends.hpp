@@ -66,12 +66,14 @@ class BatchEnds {
   /// Cuts the batch. Micro-batches without weight have no loss.
   /// @param count the weight of a micro-batch, a function of its targets
   /// @param all run them all the same: other ranks may need this one for theirs; else they are left out
+  /// @param axes of the inputs
   template <class Count>
   BatchEnds(Ctx& ctx, Loss& loss, const Inputs& inputs, const Targets& targets, int microbatches, const Count& count,
-            bool all)
+            bool all, const SampleAxes& axes = {})
       : ctx_(ctx),
         loss_(loss),
         inputs_(inputs),
+        axes_(axes),
         parts_(MemoryAllocator<MicrobatchPart<Targets>>(ctx.memory())),
         values_(MemoryAllocator<Value>(ctx.memory())),
         saved_(MemoryAllocator<typename Loss::Saved>(ctx.memory())),
@@ -108,7 +110,9 @@ class BatchEnds {
     ctx.position.first_sample += static_cast<std::uint64_t>(part(microbatch).range.first);
   }
   /// What goes into the model.
-  [[nodiscard]] Inputs input(int microbatch) const { return batch_slice(inputs_, part(microbatch).range); }
+  [[nodiscard]] Inputs input(int microbatch) const {
+    return batch_slice(inputs_, part(microbatch).range, axes_, &ctx_.memory());
+  }
   /// What has come out of it. What the loss saves stays in `slot`.
   template <class Y>
   void output(int microbatch, int slot, Y&& y) {
@@ -181,6 +185,7 @@ class BatchEnds {
   Ctx& ctx_;
   Loss& loss_;
   const Inputs& inputs_;
+  SampleAxes axes_;
   MemoryVector<MicrobatchPart<Targets>> parts_;
   MemoryVector<Value> values_;                // by micro-batch
   MemoryVector<typename Loss::Saved> saved_;  // by slot

@@ -43,6 +43,8 @@ struct StepOptions {
   /// Number, in the global batch, of the batch's first sample; else that of `BatchPlan::samples_of`: every rank reads
   /// consecutive samples, pass after pass.
   std::optional<std::uint64_t> first_sample{};
+  /// Where the tensors of the inputs have their samples: a dimension for each, or `not_split`.
+  SampleAxes input_axes{};
 };
 
 /// The samples of all tensor-parallel ranks, one rank's after the other's. Waits for them: the host reads targets, to
@@ -82,15 +84,20 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
   static_assert(expect_loss<Model, L, Targets>());
   constexpr bool counted = !std::same_as<Count, EqualSamples>;
   const std::int64_t samples = batch_size(targets);
-  if (batch_size(inputs) != samples) {
-    throw ConfigError("a batch has " + std::to_string(batch_size(inputs)) + " inputs, but " + std::to_string(samples) +
-                      " targets");
+  if (batch_size(inputs, options.input_axes) != samples) {
+    throw ConfigError("a batch has " + std::to_string(batch_size(inputs, options.input_axes)) + " inputs, but " +
+                      std::to_string(samples) + " targets");
   }
   if (options.passes < 1 || options.pass < 0 || options.pass >= options.passes) {
     throw ConfigError("pass is " + std::to_string(options.pass) + ", but must be 0 to passes - 1, and passes is " +
                       std::to_string(options.passes));
   }
   if (gathers_samples<L>(ctx, options.prescaled)) {
+    if (options.input_axes != SampleAxes{}) {
+      throw ConfigError(
+          "samples of several tensor-parallel ranks are gathered along first dimensions only: give these "
+          "ranks the same samples (prescaled), or put the samples first");
+    }
     StepOptions all = options;
     all.prescaled = true;
     if (all.first_sample) *all.first_sample -= static_cast<std::uint64_t>(ctx.groups()[Group::tp].rank() * samples);
@@ -104,7 +111,7 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
   const double share = 1.0 / (static_cast<double>(samples) * feeds.size() * options.passes);  // of one sample
 
   BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(
-      ctx, loss, inputs, targets, options.microbatches, count, false);
+      ctx, loss, inputs, targets, options.microbatches, count, false, options.input_axes);
   ends.train({static_cast<std::uint64_t>(model.steps()), first_sample},
              !options.average ? 0.0
              : counted        ? 1.0
@@ -137,13 +144,14 @@ template <class Ctx, class Model, class Loss, class Targets, class Count = Count
 StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, Model& model, Loss&& loss,
                                                                        const typename Model::Input& inputs,
                                                                        const Targets& targets, int microbatches = 1,
-                                                                       const Count& count = {}) {
+                                                                       const Count& count = {},
+                                                                       const SampleAxes& input_axes = {}) {
   using L = std::remove_cvref_t<Loss>;
   static_assert(expect_loss<Model, L, Targets>());
   const int source = output_rank(ctx, model);
   ctx.training = false;
-  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(ctx, loss, inputs, targets,
-                                                                                     microbatches, count, true);
+  BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(
+      ctx, loss, inputs, targets, microbatches, count, true, input_axes);
   run_microbatches(ctx, model, ends);
   return ends.finish(feeds_of<L>(), false, source);
 }
@@ -153,6 +161,7 @@ template <class Ctx, class Inputs, class Value>
 struct OutputEnds {
   Ctx& ctx;                     ///< of the rank
   const Inputs& inputs;         ///< a batch
+  const SampleAxes& axes;       ///< of the inputs
   int parts;                    ///< micro-batches
   MemoryVector<Value> outputs;  ///< of the model, where they come out
 
@@ -161,11 +170,11 @@ struct OutputEnds {
   /// Micro-batches that are run.
   [[nodiscard]] int microbatches() const noexcept { return parts; }
   /// The samples of a micro-batch.
-  [[nodiscard]] SampleRange range(int m) const { return microbatch(batch_size(inputs), parts, m); }
+  [[nodiscard]] SampleRange range(int m) const { return microbatch(batch_size(inputs, axes), parts, m); }
   /// Nothing is drawn.
   static void place(Ctx&, int) noexcept {}
   /// What goes into the model.
-  [[nodiscard]] Inputs input(int m) const { return batch_slice(inputs, range(m)); }
+  [[nodiscard]] Inputs input(int m) const { return batch_slice(inputs, range(m), axes, &ctx.memory()); }
   /// What has come out of it.
   template <class Y>
   void output(int m, int /*slot*/, Y&& y) {
@@ -173,32 +182,38 @@ struct OutputEnds {
   }
 };
 
-/// What the model makes of `inputs`, without gradients: this rank's part of it, on every rank of a pipeline.
+/// Gives all ranks of a group the value that one of them has, whatever its shapes are.
+template <class Comm, class V>
+void share_value(Comm& group, Memory& memory, V& value, int source) {
+  if (group.size() == 1) return;
+  HostStream now;
+  for_each_tensor(value, [&]<class T>(T& tensor) {
+    Shape shape = group.rank() == source ? TensorTraits<T>::shape(tensor) : Shape{};
+    group.broadcast(now, std::span(&shape, 1), source, Purpose::control);
+    if (group.rank() != source) tensor = TensorTraits<T>::make(memory, shape);
+    group.broadcast(now, TensorTraits<T>::data(tensor), source, Purpose::activation);
+  });
+}
+
+/// What the model makes of `inputs`, without gradients: this rank's part of it, on every rank of a pipeline. Outputs
+/// may be tuples or structs of tensors.
 template <class Ctx, class Model>
 StepOutput<LocalOf<typename Model::Output>> predict(Ctx ctx, Model& model, const typename Model::Input& inputs,
-                                                    int microbatches = 1) {
+                                                    int microbatches = 1, const SampleAxes& input_axes = {}) {
   using Value = LocalOf<typename Model::Output>;
-  using Traits = TensorTraits<Value>;
   const int source = output_rank(ctx, model);
   ctx.training = false;
   int parts = 0;
-  for_each_microbatch(batch_size(inputs), microbatches, [&](SampleRange, bool) { ++parts; });
-  OutputEnds<Ctx, typename Model::Input, Value> ends{ctx, inputs, parts,
+  for_each_microbatch(batch_size(inputs, input_axes), microbatches, [&](SampleRange, bool) { ++parts; });
+  OutputEnds<Ctx, typename Model::Input, Value> ends{ctx, inputs, input_axes, parts,
                                                      MemoryVector<Value>(MemoryAllocator<Value>(ctx.memory()))};
   ends.outputs.resize(static_cast<std::size_t>(parts));
   run_microbatches(ctx, model, ends);
   ctx.stream().synchronize();
-  auto& stages = ctx.groups()[Group::pp];
   StepOutput<Value> outputs(ctx.memory(), microbatches);
   for (int m = 0; m < parts; ++m) {
     Value& value = ends.outputs[static_cast<std::size_t>(m)];
-    if (stages.size() > 1) {
-      HostStream now;
-      Shape shape = stages.rank() == source ? Traits::shape(value) : Shape{};
-      stages.broadcast(now, std::span(&shape, 1), source, Purpose::control);
-      if (stages.rank() != source) value = Traits::make(ctx.memory(), shape);
-      stages.broadcast(now, Traits::data(value), source, Purpose::activation);
-    }
+    share_value(ctx.groups()[Group::pp], ctx.memory(), value, source);
     outputs.add(std::move(value), ends.range(m).size());
   }
   return outputs;
