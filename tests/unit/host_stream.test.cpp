@@ -212,6 +212,23 @@ TEST_CASE("an exception skips the tasks behind it, is carried on by events, and 
   CHECK(other_ran == 2);
 }
 
+TEST_CASE("who waits late for what was recorded before an exception goes on") {
+  HostStream stream(HostStream::Mode::worker), late(HostStream::Mode::worker);
+  HostEvent event;
+  Gate gate;
+  int ran = 0;
+  late.enqueue([&] { gate.pass(); });
+  stream.record(event);
+  late.wait(event);
+  late.enqueue([&] { ++ran; });
+  stream.enqueue([] { throw std::runtime_error("micro-batch 2"); });
+  stream.record(event);
+  CHECK(thrown([&] { stream.synchronize(); }) == "micro-batch 2");
+  gate.open();
+  late.synchronize();
+  CHECK(ran == 1);
+}
+
 TEST_CASE("of two exceptions the first counts") {
   HostStream stream(HostStream::Mode::worker);
   stream.enqueue([] { throw std::runtime_error("first"); });

@@ -49,11 +49,13 @@ class HostEvent {
     std::atomic<const void*> recorder{nullptr};
     std::mutex failure_mutex;
     std::exception_ptr failure;
+    std::uint64_t failed = 0;  // the first record behind the failure: who waits for an earlier one may go on
     Waiting waiting;
 
     void complete(std::uint64_t ticket, const std::exception_ptr& why) {
       {
         const std::lock_guard lock(failure_mutex);
+        if (why && !failure) failed = ticket;
         failure = why;
       }
       completed.store(ticket);
@@ -68,7 +70,7 @@ class HostEvent {
                           " s: a task before it in its stream is still running, or waits itself");
       }
       const std::lock_guard lock(failure_mutex);
-      if (failure) std::rethrow_exception(failure);
+      if (failure && ticket >= failed) std::rethrow_exception(failure);
     }
   };
 
