@@ -46,7 +46,7 @@ class GatheredBlocks {
         limits_(limits),
         ranks_(static_cast<std::size_t>(ranks)),
         units_(static_cast<int>(layout.units().size())),
-        storage_(memory, blocks_of_units(layout), outer_units(layout), footprints(layout), largest_set(layout),
+        storage_(memory, blocks_of_units(layout), inside_units(layout), footprints(layout), largest_set(layout),
                  limits.max_live, limits.checked ? jitter_bytes : 0) {
     // A merged message needs room beside the arena, which only a larger budget has.
     limits_.merge_below =
@@ -69,26 +69,40 @@ class GatheredBlocks {
   void with_values(HostStream& compute, Comm& group, const Block& block, F&& f) {
     bring(compute, group, units_ + block.id, false);
     compute.synchronize();
-    std::forward<F>(f)();
+    try {
+      std::forward<F>(f)();
+    } catch (...) {
+      take_away(compute, units_ + block.id, false);
+      throw;
+    }
     take_away(compute, units_ + block.id, false);
   }
 
-  /// Says to the other ranks of the group, if all is checked, that this rank ends its step.
+  /// The shards are about to be updated: `compute` goes on when nothing reads them. Says to the other ranks of the
+  /// group, if all is checked, that this rank ends its step.
   template <class Comm>
-  void expect_end(HostStream& compute, Comm& group) {
+  void finish(HostStream& compute, Comm& group) {
     if (limits_.checked && ranks_ > 1) agree(stream(compute), group, no_block);
+    for (OfBlock& b : blocks_) await(compute, b);  // fetched ahead for units that were not used
   }
   /// The values of all shards are others after what is enqueued in `compute`: the next step begins.
   /// @param complete the step has had all its passes
   void end_step(HostStream& compute, bool complete) {
     compute.record(updated_);
+    if (!complete) compute.record(left_);  // without what has gone wrong
     stale_ = true;
+    for (OfBlock& b : blocks_) {
+      b.on_its_way = false;
+      if (shards_->place(b.block->id).size > 0) b.block->value = nullptr;  // where an exception has left it
+    }
     if (storage_.frees_storage()) {
       compute.synchronize();
       stream(compute).synchronize();
     }
     storage_.end_step(complete);
   }
+  /// The shards have been written by the host: what is gathered is stale.
+  void forget() noexcept { storage_.forget(); }
   /// Waits for what is on its way and forgets what has gone wrong.
   void settle() noexcept {
     try {
@@ -100,24 +114,15 @@ class GatheredBlocks {
 
   /// Where everything is.
   [[nodiscard]] const GatheredStorage& storage() const noexcept { return storage_; }
-  /// A number for the order in which this rank uses units, the same on all ranks of the group.
-  [[nodiscard]] std::uint64_t order_hash() const {
-    std::uint64_t hash = 0;
-    for (const GatherUse& use : storage_.order()) {
-      hash = (hash ^ static_cast<std::uint64_t>(use.unit)) * 1099511628211U;
-    }
-    return ((hash ^ storage_.position()) * 1099511628211U) ^ (storage_.following() ? 1U : 0U);
-  }
-  /// Bytes of the room for merged messages.
-  [[nodiscard]] std::size_t message_bytes() const noexcept { return message_.size(); }
 
  private:
   static constexpr std::size_t jitter_bytes = 64;
 
   struct OfBlock {
     Block* block = nullptr;
-    HostEvent gathered{};  // in the stream that gathers
-    HostEvent last_use{};  // in the stream of the computation
+    HostEvent gathered{};     // in the stream that gathers
+    HostEvent last_use{};     // in the stream of the computation
+    bool on_its_way = false;  // the computation has not waited for it
   };
 
   [[nodiscard]] OfBlock& of(int block) noexcept { return blocks_[static_cast<std::size_t>(block)]; }
@@ -135,13 +140,6 @@ class GatheredBlocks {
     for (const Block& b : layout.blocks()) all.push_back({b.id});
     return all;
   }
-  static std::vector<bool> outer_units(Layout& layout) {
-    std::vector<bool> outer(layout.units().size() + layout.blocks().size(), false);
-    for (const Unit& u : layout.units()) {
-      if (u.parent >= 0) outer[static_cast<std::size_t>(u.parent)] = true;
-    }
-    return outer;
-  }
   [[nodiscard]] std::size_t footprint(int block) const {
     const std::size_t slack = limits_.checked ? 8 * jitter_bytes : 0;
     return (shards_->place(block).bytes + limits_.granule - 1) / limits_.granule * limits_.granule + slack;
@@ -151,9 +149,9 @@ class GatheredBlocks {
     for (const Block& b : layout.blocks()) all.push_back(footprint(b.id));
     return all;
   }
-  /// Bytes of the largest set that is in use at once: of a unit and those around it.
-  std::size_t largest_set(Layout& layout) const {
-    std::size_t largest = 0;
+  /// Bytes that are in use while a unit is: of it and of those around it.
+  std::vector<std::size_t> sets_in_use(Layout& layout) const {
+    std::vector<std::size_t> all;
     for (const Unit& u : layout.units()) {
       std::vector<int> set;
       for (int id = u.id; id >= 0; id = layout.units()[static_cast<std::size_t>(id)].parent) {
@@ -163,10 +161,25 @@ class GatheredBlocks {
       }
       std::sort(set.begin(), set.end());
       set.erase(std::unique(set.begin(), set.end()), set.end());
-      std::size_t bytes = 0;
-      for (const int b : set) bytes += footprint(b);
-      largest = std::max(largest, bytes);
+      all.push_back(0);
+      for (const int b : set) all.back() += footprint(b);
     }
+    return all;
+  }
+  std::size_t largest_set(Layout& layout) const {
+    const std::vector<std::size_t> sets = sets_in_use(layout);
+    return *std::max_element(sets.begin(), sets.end());
+  }
+  /// What units inside of each need beyond that.
+  std::vector<std::size_t> inside_units(Layout& layout) const {
+    const std::vector<std::size_t> sets = sets_in_use(layout);
+    std::vector<std::size_t> largest = sets;
+    for (std::size_t u = sets.size(); u-- > 1;) {  // units inside of another have greater numbers
+      std::size_t& around = largest[static_cast<std::size_t>(layout.units()[u].parent)];
+      around = std::max(around, largest[u]);
+    }
+    for (std::size_t u = 0; u < sets.size(); ++u) largest[u] -= sets[u];
+    largest.resize(sets.size() + layout.blocks().size(), 0);
     return largest;
   }
 
@@ -176,9 +189,12 @@ class GatheredBlocks {
     if (limits_.checked && !change.released.empty()) poison(compute, change.released);
     if (!change.gathered.empty()) gather(compute, group, change.gathered);
     for (const int block : storage_.blocks(unit)) {
-      compute.wait(of(block).gathered);
+      await(compute, of(block));
       of(block).block->value = storage_.place(block);
     }
+  }
+  static void await(HostStream& compute, OfBlock& b) {
+    if (std::exchange(b.on_its_way, false)) compute.wait(b.gathered);
   }
   void take_away(HostStream& compute, int unit, bool training) {
     storage_.leave(unit, training);
@@ -193,6 +209,7 @@ class GatheredBlocks {
   /// Fills what is given up with NaN, before anything else comes there.
   void poison(HostStream& compute, std::span<const GatheredStorage::Release> list) {
     for (const GatheredStorage::Release& r : list) {
+      await(compute, of(r.block));
       compute.enqueue([place = r.place, bytes = shards_->place(r.block).bytes] { std::memset(place, 0xFF, bytes); });
     }
     compute.record(left_);
@@ -213,7 +230,10 @@ class GatheredBlocks {
       } else {
         gather_together(s, group, range, list.subspan(begin, end - begin));
       }
-      for (std::size_t i = begin; i < end; ++i) s.record(of(list[i].block).gathered);
+      for (std::size_t i = begin; i < end; ++i) {
+        s.record(of(list[i].block).gathered);
+        of(list[i].block).on_its_way = true;
+      }
     }
   }
 
@@ -250,6 +270,7 @@ class GatheredBlocks {
     const std::span<const std::byte> own(range.begin, range.end);
     if (message_.size() < own.size() * ranks_) {
       s.synchronize();
+      message_ = {};  // before the larger one is there
       message_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, own.size() * ranks_);
     }
     group.all_gather(s, own, std::span(message_.data(), own.size() * ranks_), Purpose::parameter);

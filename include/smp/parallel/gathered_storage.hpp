@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <utility>
@@ -46,24 +47,25 @@ class GatheredStorage {
   };
 
   /// @param blocks_of_unit what each unit uses that must be gathered
-  /// @param outer of each unit: whether others are inside of it
+  /// @param inside of each unit: bytes of the largest set that units inside of it use beyond what it uses
   /// @param bytes of each block, gathered
   /// @param needed bytes of the largest set in use at once
   /// @param max_live bytes that may be gathered, or `needed` if that is more
   /// @param jitter a block that comes again lies so many bytes further, up to seven times; counted in its `bytes`
-  GatheredStorage(Memory& memory, std::vector<std::vector<int>> blocks_of_unit, std::vector<bool> outer,
+  GatheredStorage(Memory& memory, std::vector<std::vector<int>> blocks_of_unit, std::vector<std::size_t> inside,
                   std::vector<std::size_t> bytes, std::size_t needed, std::size_t max_live, std::size_t jitter = 0)
       : memory_(&memory),
         jitter_(jitter),
         blocks_of_unit_(std::move(blocks_of_unit)),
-        outer_(std::move(outer)),
+        inside_(std::move(inside)),
         bytes_(std::move(bytes)),
         max_live_(max_live),
         arena_(memory, MemoryUse::buffer, needed),
         live_(bytes_.size()) {
     released_.reserve(bytes_.size());
     gathered_.reserve(bytes_.size());
-    gaps_.reserve(bytes_.size());
+    taken_.reserve(bytes_.size() + 1);
+    gaps_.reserve(bytes_.size() + 1);
   }
 
   /// What a unit uses that must be gathered.
@@ -81,6 +83,7 @@ class GatheredStorage {
     released_.clear();
     gathered_.clear();
     if (blocks(unit).empty()) return {};
+    hash_ = (hash_ ^ static_cast<std::uint64_t>(unit)) * 1099511628211U;
     if (!training) {
       if (position_ > 0) following_ = false;  // what the plan has fetched may go
     } else if (following_) {
@@ -117,6 +120,7 @@ class GatheredStorage {
   void end_step(bool complete) {
     for (Live& l : live_) l = {};
     spill_.clear();
+    hash_ = no_entries;
     if (recording_) {
       if (complete && !order_.empty()) {
         make_plan();
@@ -134,16 +138,22 @@ class GatheredStorage {
     position_ = 0;
   }
 
+  /// The shards have been written: what is here is stale.
+  void forget() noexcept {
+    following_ = following_ && position_ == 0;  // the plan counts on what is here
+    for (Live& l : live_) {
+      if (l.uses == 0) l.place = nullptr;
+    }
+  }
+
   /// True if `end_step` will free storage that tasks may still use: the first step's, and after a change of the order.
   [[nodiscard]] bool frees_storage() const noexcept { return recording_ || !spill_.empty(); }
   /// The plan that is replayed, once there is one.
   [[nodiscard]] const GatherPlan* plan() const noexcept { return plan_ ? &*plan_ : nullptr; }
   /// The order that the plan was made for, or that is being recorded.
   [[nodiscard]] std::span<const GatherUse> order() const noexcept { return order_; }
-  /// Entries of units so far in this step.
-  [[nodiscard]] std::size_t position() const noexcept { return position_; }
-  /// Whether the step has kept to the plan so far.
-  [[nodiscard]] bool following() const noexcept { return following_; }
+  /// A number for the order in which units have been used in this step.
+  [[nodiscard]] std::uint64_t order_hash() const noexcept { return hash_ ^ (hash_ >> 40); }
   /// Bytes that are gathered now.
   [[nodiscard]] std::size_t live_bytes() const noexcept {
     std::size_t total = 0;
@@ -156,8 +166,11 @@ class GatheredStorage {
  private:
   struct Live {
     std::byte* place = nullptr;  // null: not here
+    std::size_t begin = 0;       // of what is taken for it in the arena; behind that, if it is not there
     int uses = 0;                // units that are entered
   };
+  static constexpr std::uint64_t no_entries = 14695981039346656037U;
+
   [[nodiscard]] Live& live(int block) noexcept { return live_[static_cast<std::size_t>(block)]; }
   [[nodiscard]] const Live& live(int block) const noexcept { return live_[static_cast<std::size_t>(block)]; }
   [[nodiscard]] std::size_t bytes(int block) const noexcept { return bytes_[static_cast<std::size_t>(block)]; }
@@ -185,63 +198,76 @@ class GatheredStorage {
     }
     for (std::size_t i = plan.gathered_begin[position_]; i < plan.gathered_begin[position_ + 1]; ++i) {
       const GatherOp& op = plan.gathered[i];
-      live(op.block).place = arena_.data() + op.offset + next_jitter();
+      put(op.block, op.offset);
       // The first one of a step: an evaluation may have used the arena since the last.
       gathered_.push_back({op.block, live(op.block).place, position_ == 0 ? everything : op.after});
     }
   }
 
-  /// What the unit needs and nothing else. What is here stays until its place is needed. A unit that has units inside
-  /// lies at the bottom, so that they have all the rest.
+  /// What the unit needs and nothing else. What is here stays until its place is needed.
   void demand(int unit) {
-    if (outer_[static_cast<std::size_t>(unit)]) release_unused();
-    if (find_places(unit)) return;
-    release_unused();  // what it has been given, too: it may lie badly
+    if (place_missing(unit)) return;
+    for (const Gather& g : gathered_) live(g.block).place = nullptr;
     gathered_.clear();
-    if (find_places(unit)) return;
-    for (const int b : blocks(unit)) {  // what is in use lies badly: cannot be in an order that has been recorded
-      if (live(b).place != nullptr) continue;
-      live(b).place = spill_.emplace_back(*memory_, MemoryUse::buffer, bytes(b)).data();
-      gathered_.push_back({b, live(b).place, everything});
-    }
-  }
-  /// Gives places to those blocks of a unit that have none. False if one finds none.
-  bool find_places(int unit) {
+    // Now there is nothing but what is in use, with a gap between for all that the unit and those inside of it need.
+    release_unused();
+    (void)place_missing(unit);
     for (const int b : blocks(unit)) {
       if (live(b).place != nullptr) continue;
-      live(b).place = find_place(bytes(b));
-      if (live(b).place == nullptr) return false;
+      // What is in use lies where a plan has put it, and the order is another one.
+      live(b) = {spill_.emplace_back(*memory_, MemoryUse::buffer, bytes(b)).data(), arena_.size(), live(b).uses};
       gathered_.push_back({b, live(b).place, everything});
     }
-    return true;
   }
 
-  /// The first gap of the arena that has room.
-  std::byte* find_place(std::size_t size) {
+  /// Gives what is not here the first gaps that have room.
+  /// @return false if there are none, or none is left for what units inside of this one need
+  bool place_missing(int unit) {
+    for (const int b : blocks(unit)) {
+      if (live(b).place != nullptr) continue;
+      find_gaps([](const Live&) { return true; });
+      const auto gap = std::find_if(gaps_.begin(), gaps_.end(), [&](auto g) { return g.second >= bytes(b); });
+      if (gap == gaps_.end()) return false;
+      put(b, gap->first);
+      gathered_.push_back({b, live(b).place, everything});
+    }
+    if (inside_[static_cast<std::size_t>(unit)] == 0) return true;
+    for (const int b : blocks(unit)) ++live(b).uses;
+    find_gaps([](const Live& l) { return l.uses > 0; });
+    for (const int b : blocks(unit)) --live(b).uses;
+    return std::any_of(gaps_.begin(), gaps_.end(),
+                       [&](auto g) { return g.second >= inside_[static_cast<std::size_t>(unit)]; });
+  }
+
+  /// Where there is room between blocks that are here and `counts`.
+  template <class F>
+  void find_gaps(F counts) {
+    taken_.clear();
     gaps_.clear();
-    const std::byte* const end = arena_.data() + arena_.size();
     for (std::size_t b = 0; b < live_.size(); ++b) {
-      const std::byte* place = live_[b].place;
-      if (place != nullptr && place >= arena_.data() && place < end) {
-        gaps_.emplace_back(static_cast<std::size_t>(place - arena_.data()), bytes_[b]);
-      }
+      if (live_[b].place == nullptr || live_[b].begin == arena_.size() || !counts(live_[b])) continue;
+      taken_.emplace_back(live_[b].begin, live_[b].begin + bytes_[b]);
     }
-    std::sort(gaps_.begin(), gaps_.end());
-    std::size_t begin = 0;
-    for (const auto& [taken, length] : gaps_) {
-      if (begin + size <= taken) break;
-      begin = taken + length;
+    taken_.emplace_back(arena_.size(), arena_.size());
+    std::sort(taken_.begin(), taken_.end());
+    std::size_t behind = 0;
+    for (const auto& [begin, end] : taken_) {
+      if (begin > behind) gaps_.emplace_back(behind, begin - behind);
+      behind = std::max(behind, end);
     }
-    return begin + size <= arena_.size() ? arena_.data() + begin + next_jitter() : nullptr;
   }
 
+  void put(int block, std::size_t begin) noexcept {
+    live(block).begin = begin;
+    live(block).place = arena_.data() + begin + next_jitter();
+  }
   std::size_t next_jitter() noexcept { return jitter_ * (visits_++ % 8); }
 
   Memory* memory_;
   std::size_t jitter_;
   std::size_t visits_ = 0;
   std::vector<std::vector<int>> blocks_of_unit_;
-  std::vector<bool> outer_;  // units that have others inside
+  std::vector<std::size_t> inside_;  // by unit
   std::vector<std::size_t> bytes_;
   std::size_t max_live_;
   FlatArray<std::byte> arena_;
@@ -251,12 +277,14 @@ class GatheredStorage {
   std::vector<std::size_t> entries_;  // units that are entered while a step is recorded
   std::optional<GatherPlan> plan_;
   std::size_t position_ = 0;  // entries so far in this step
-  bool recording_ = true;     // this step is recorded
-  bool record_ = false;       // the next one will be
-  bool following_ = false;    // the plan, so far in this step
+  std::uint64_t hash_ = no_entries;
+  bool recording_ = true;   // this step is recorded
+  bool record_ = false;     // the next one will be
+  bool following_ = false;  // the plan, so far in this step
   std::vector<Release> released_;
   std::vector<Gather> gathered_;
-  std::vector<std::pair<std::size_t, std::size_t>> gaps_;  // what is taken, by offset
+  std::vector<std::pair<std::size_t, std::size_t>> taken_;  // begin and end in the arena, in order
+  std::vector<std::pair<std::size_t, std::size_t>> gaps_;   // begin and size
 };
 
 }  // namespace smp

@@ -52,8 +52,9 @@ class ShardGradients {
   template <class Comm>
   void enter(HostStream& compute, HostStream& reduce, Comm& group, const Unit& unit, GradientReduction& replicas) {
     std::size_t need = missing(unit);
-    if (!own(unit).outer && filled_ + need > limit_) {
-      flush(compute, reduce, group, replicas);  // what the unit is tied to, too
+    // What the unit is tied to goes, too: it would go while the unit is in use, if units are inside.
+    if (own(unit).outer ? is_collected(unit) : filled_ + need > limit_) {
+      flush(compute, reduce, group, replicas);
       need = missing(unit);
     }
     if (need > 0) {
@@ -67,9 +68,8 @@ class ShardGradients {
       }
     }
     for (Block* b : own(unit).blocks) {
-      ++open(*b).uses;
+      if (open(*b).uses++ == 0) b->grad_taken = false;
       b->grad = open(*b).data;
-      b->grad_taken = false;
     }
   }
 
@@ -109,6 +109,11 @@ class ShardGradients {
     }
   }
 
+  /// Forgets what has gone wrong in the stream that reduces.
+  void settle(HostStream& reduce) {
+    for (Slot& slot : slots_) reduce.record(slot.free);
+    for (Slot& region : regions_) reduce.record(region.free);
+  }
   /// Begins the next step: what is reduced first goes straight into the shard.
   void end_step() {
     for (Open& o : open_) o = {};
@@ -178,6 +183,14 @@ class ShardGradients {
     std::size_t total = 0;
     for (const Block* b : own(unit).blocks) total += open(*b).data == nullptr ? footprint(*b) : 0;
     return total;
+  }
+
+  /// Whether a block that the unit uses, too, is in the slot that is filled.
+  [[nodiscard]] bool is_collected(const Unit& unit) noexcept {
+    const auto& blocks = own(unit).blocks;
+    return std::any_of(blocks.begin(), blocks.end(), [&](const Block* b) {
+      return open(*b).data != nullptr && !units_[static_cast<std::size_t>(open(*b).unit)].outer;
+    });
   }
 
   void make_room(Memory& memory, std::size_t bucket_bytes) {

@@ -60,6 +60,7 @@ class Sharded : public Strategy<M, Opt, ShardedEngine> {
 
   /// Calls `f(name, shape, first, values, gradients)` for each parameter that this rank has elements of, with spans of
   /// its type; `first` is their place in the parameter, or 0 if all ranks have it whole. A frozen one has no gradients.
+  /// Values may be written, if all ranks do and no stream is at work.
   template <class F>
   void for_each_shard(F&& f) {
     this->engine().storage().for_each_segment([&](const Block::Segment& s, auto values, auto gradients) {
@@ -68,6 +69,7 @@ class Sharded : public Strategy<M, Opt, ShardedEngine> {
     this->engine().shards().for_each_own([&](const Block::Segment& s, std::size_t first, auto values, auto gradients) {
       f(std::string_view(s.name), s.declaration->local_shape(), first, values, gradients);
     });
+    this->engine().shards_written();
   }
 };
 

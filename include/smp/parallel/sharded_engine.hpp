@@ -121,7 +121,7 @@ class ShardedEngine : public FlatEngine {
   void update(Ctx& ctx, const Opt& optimizer, double learning_rate) {
     auto& compute = ctx.stream();
     auto& groups = ctx.groups();
-    values_.expect_end(compute, gather_);
+    values_.finish(compute, gather_);
     sum_over_replicas(compute, groups, true);
     sum_over_stages(ctx);
     finish_reduction(compute, all_reduce(groups));
@@ -144,6 +144,7 @@ class ShardedEngine : public FlatEngine {
       // Whoever discards has seen it.
     }
     FlatEngine::discard(ctx);
+    gradients_.settle(beside(ctx.stream()));
     shards_.for_each_type([&]<class T>(FlatArrays<T>& arrays) {
       ctx.stream().enqueue(
           [data = arrays.gradients.data(), size = arrays.gradients.size()] { std::fill_n(data, size, T(0)); });
@@ -151,8 +152,10 @@ class ShardedEngine : public FlatEngine {
     end_step(ctx.stream(), false);
   }
 
-  /// The shards.
+  /// The shards. Who writes to their values says so with `shards_written`.
   [[nodiscard]] ShardStorage& shards() noexcept { return shards_; }
+  /// What has been gathered of them is stale.
+  void shards_written() noexcept { values_.forget(); }
   /// What is gathered.
   [[nodiscard]] const GatheredBlocks& values() const noexcept { return values_; }
   /// Which way gathers took, and why.
@@ -257,7 +260,7 @@ class ShardedEngine : public FlatEngine {
     shards_.for_each_type([&](auto& arrays) { add_squares(compute, arrays, parts_ > 1, &scale()); });
     if (ranks_ > 1) {
       // The same message says whether all ranks have used their units in one order.
-      const auto order = static_cast<double>(values_.order_hash() & 0xFFFF);
+      const auto order = static_cast<double>(values_.storage().order_hash() & 0xFFFF);
       compute.enqueue([s = &scale(), m = message_.data(), order] {
         m[0] = s->squares, m[1] = s->squares_of_parts, m[2] = order, m[3] = order * order;
       });

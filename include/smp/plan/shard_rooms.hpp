@@ -158,11 +158,15 @@ class ShardRooms {
     return total;
   }
 
+  /// Whether a block that `unit` uses, too, is in the slot that is filled.
+  [[nodiscard]] constexpr bool is_collected(int unit) {
+    const std::vector<int>& blocks = trained(unit);
+    return std::any_of(blocks.begin(), blocks.end(), [&](int b) { return owner(b) >= 0 && !outer(owner(b)); });
+  }
+
   constexpr void enter(int unit) {
-    if (!outer(unit)) {
-      if (filled_ + missing(unit) > limit_) flush();  // what the unit is tied to, too
-      filled_ += missing(unit);
-    }
+    if (outer(unit) ? is_collected(unit) : filled_ + missing(unit) > limit_) flush();  // what it is tied to, too
+    if (!outer(unit)) filled_ += missing(unit);
     for (const int b : trained(unit)) {
       if (owner(b) >= 0) continue;
       owner(b) = unit;
