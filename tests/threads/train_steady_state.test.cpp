@@ -10,6 +10,7 @@
 #include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/pipeline/pipeline.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
@@ -23,16 +24,21 @@ using namespace smp::testing;
 using Layer = Dense<float>;
 using Net = smp::Sequential<smp::Repeat<Layer>, smp::Repeat<smp::Checkpointed<Layer>>>;
 
-void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options) {
+Net net() {
+  return Net(
+      smp::Repeat<Layer>(2, [](std::size_t) { return Layer(8, 8); }),
+      smp::Repeat<smp::Checkpointed<Layer>>(2, [](std::size_t) { return smp::Checkpointed<Layer>(Layer(8, 8)); }));
+}
+
+/// @param make the model, of a context
+template <class Make>
+void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options, int pp, Make make) {
   const int sdp = std::holds_alternative<smp::ShardedOptions>(options) ? world.size() : 1;
-  smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.rdp = smp::dynamic, .sdp = sdp})), 3,
-                     mode);
+  smp::Worker worker(world,
+                     smp::DynamicTopology(smp::degrees_for(world.size(), {.pp = pp, .rdp = smp::dynamic, .sdp = sdp})),
+                     3, mode);
   auto ctx = worker.context();
-  smp::AnyStrategy trainer(
-      ctx,
-      Net(smp::Repeat<Layer>(2, [](std::size_t) { return Layer(8, 8); }),
-          smp::Repeat<smp::Checkpointed<Layer>>(2, [](std::size_t) { return smp::Checkpointed<Layer>(Layer(8, 8)); })),
-      smp::optim::Any(smp::optim::AdamW()), options);
+  smp::AnyStrategy trainer(ctx, make(ctx), smp::optim::Any(smp::optim::AdamW()), options);
   smp::TensorOf<float> x(worker.memory(), {6, 8});
   for (float& v : x) v = 0.5f;
   double sum = 0;
@@ -69,7 +75,22 @@ TEST_CASE("steps of training and evaluation allocate nothing") {
         smp::AnyStrategyOptions(smp::ShardedOptimizerOptions{.clip = 0.1, .bucket_bytes = 300}),
         smp::AnyStrategyOptions(smp::ShardedOptions{
             .clip = 0.1, .reduce_bucket_size = 75, .persistence_threshold = 20, .max_live_parameters = 200})}) {
-    on_ranks({1, 2, 4}, [&](World& world) { check(world, smp::HostStream::Mode::at_once, options); });
-    on_ranks({1, 2}, [&](World& world) { check(world, smp::HostStream::Mode::worker, options); });
+    const auto whole = [](auto&) { return net(); };
+    on_ranks({1, 2, 4}, [&](World& world) { check(world, smp::HostStream::Mode::at_once, options, 1, whole); });
+    on_ranks({1, 2}, [&](World& world) { check(world, smp::HostStream::Mode::worker, options, 1, whole); });
   }
+}
+
+TEST_CASE("nor do those of a pipeline") {
+  using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
+  // Beside the computation, how much is under way at a time depends on who is faster, and a first time may come late.
+  const auto spread = [](auto& ctx) {
+    return Model(ctx, net(), {.checkpointing = {.most = 2, .layers = {0, 2}}, .overlap = false});
+  };
+  on_ranks({2, 4}, [&](World& world) {
+    check(world, smp::HostStream::Mode::at_once, smp::DataParallelOptions{.clip = 0.1, .bucket_bytes = 300}, 2, spread);
+  });
+  on_ranks({2}, [&](World& world) {
+    check(world, smp::HostStream::Mode::worker, smp::DataParallelOptions{.clip = 0.1}, 2, spread);
+  });
 }

@@ -132,10 +132,12 @@ void make_tensors(Envelope<L>& envelope, Memory& memory) {
 
 /// Sends and receives all of `envelopes`: first the headers, then what they announce. Returns when that has been done.
 /// What fails on one rank reaches the others as a parcel that has `failed`.
+/// @param transfers room for the list of messages
 template <class Comm, class L>
-void exchange_parcels(Comm& comm, std::span<Envelope<L>> envelopes, Memory& memory) {
+void exchange_parcels(Comm& comm, std::span<Envelope<L>> envelopes, Memory& memory,
+                      std::vector<comm::Transfer>& transfers) {
   HostStream now;
-  std::vector<comm::Transfer> transfers;
+  transfers.clear();
   for (Envelope<L>& e : envelopes) {
     if (!e.incoming && !e.parcel->failed) describe_tensors(e);
     if (!e.incoming && e.parcel->failed) e.header.fail(e.parcel->reason);
@@ -194,7 +196,7 @@ class PipelineMail {
   template <class Comm>
   void exchange(Comm& comm, Memory& memory, int number, int first, int last) {
     const std::span<Envelope<L>> some(&envelope(first), static_cast<std::size_t>(last - first));
-    stream_.enqueue([&comm, &memory, some] { exchange_parcels(comm, some, memory); });
+    stream_.enqueue([this, &comm, &memory, some] { exchange_parcels(comm, some, memory, transfers_); });
     stream_.record(done_[static_cast<std::size_t>(number)]);
   }
   /// Waits for exchange `number`.
@@ -206,6 +208,7 @@ class PipelineMail {
   std::vector<Parcel<L>> incoming_, outgoing_;  // by action of this rank
   std::vector<Envelope<L>> envelopes_;          // by message
   std::vector<HostEvent> done_;                 // by exchange
+  std::vector<comm::Transfer> transfers_;       // of the exchange that is made
   HostStream stream_;                           // ends before what its tasks use
 };
 

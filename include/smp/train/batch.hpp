@@ -57,6 +57,17 @@ void for_each_batch_part(V& value, F&& f) {
   }
 }
 
+/// @throws ConfigError that says that a part of a batch has not the samples that others have
+template <class T>
+[[noreturn]] void refuse_samples(const T& part, int axis, std::int64_t samples) {
+  std::string what = "a value has " + std::string(samples < 0 ? "none" : "others");
+  if constexpr (!CutByTraits<T>) what = "one has the shape " + to_string(TensorTraits<T>::shape(part));
+  throw ConfigError("all tensors of a batch have the samples along " +
+                    (axis == 0 ? std::string("their first dimension") : "dimension " + std::to_string(axis)) +
+                    ", but " + what +
+                    (samples < 0 ? "" : " where another has " + std::to_string(samples) + " samples"));
+}
+
 /// The number of samples of a batch.
 /// @throws ConfigError if its tensors have different numbers of them
 template <class V>
@@ -68,20 +79,13 @@ template <class V>
     ++next;
     if (axis == not_split) return;
     std::int64_t own = -1;
-    std::string what = "a value";
     if constexpr (CutByTraits<T>) {
       own = BatchTraits<T>::size(part);
-    } else {
-      const Shape& shape = TensorTraits<T>::shape(part);
-      if (axis >= 0 && static_cast<std::size_t>(axis) < shape.rank()) own = shape[axis];
-      what = "one has the shape " + to_string(shape);
+    } else if (const Shape& shape = TensorTraits<T>::shape(part);
+               axis >= 0 && static_cast<std::size_t>(axis) < shape.rank()) {
+      own = shape[axis];
     }
-    if (own < 0 || (samples >= 0 && own != samples)) {
-      throw ConfigError("all tensors of a batch have the samples along " +
-                        (axis == 0 ? std::string("their first dimension") : "dimension " + std::to_string(axis)) +
-                        ", but " + what +
-                        (samples < 0 ? "" : " where another has " + std::to_string(samples) + " samples"));
-    }
+    if (own < 0 || (samples >= 0 && own != samples)) refuse_samples(part, axis, samples);
     samples = own;
   });
   return samples < 0 ? 0 : samples;
