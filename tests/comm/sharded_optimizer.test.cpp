@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,14 +36,30 @@ using T = double;
 using Values = smp::TensorOf<T>;
 using Plain = Dense<T>;
 using Tied = Dense<T, "wt">;
-using Net = smp::Sequential<Tied, smp::Repeat<Plain>, Plain, Tied>;
+
+/// Changes nothing; its backward throws if it is told so.
+struct Fuse {
+  using Input = Values;
+  using Output = Values;
+  struct Saved {};
+  std::shared_ptr<bool> lit;
+  static constexpr auto fields() { return smp::fields(); }
+  Output forward(auto&, const Input& x, Saved&) const { return x; }
+  smp::GradOf<Input> backward(auto&, const smp::GradOf<Output>& dy, Saved&) {
+    if (*lit) throw std::runtime_error("a fuse has blown");
+    return dy;
+  }
+};
+
+using Net = smp::Sequential<Tied, Fuse, smp::Repeat<Plain>, Plain, Tied>;
 using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
 constexpr std::int64_t width = 5;
 
 /// A tied first and last layer, two repeated ones, a frozen one.
-Net net() {
-  return Net(Tied(width, width), smp::Repeat<Plain>(2, [](std::size_t) { return Plain(width, width); }),
-             Plain(width, width, true, false), Tied(width, width));
+Net net(std::shared_ptr<bool> lit) {
+  return Net(Tied(width, width), Fuse{std::move(lit)},
+             smp::Repeat<Plain>(2, [](std::size_t) { return Plain(width, width); }), Plain(width, width, true, false),
+             Tied(width, width));
 }
 /// Parameters that are learnt: 5 x 5 tied once, two layers, the biases of the tied layers.
 constexpr std::size_t learnt = 25 + 2 * (25 + 5) + 2 * 5;
@@ -62,7 +80,7 @@ struct Run {
   bool overlap = true;
   bool checked = false;
   smp::HostStream::Mode mode = smp::HostStream::Mode::at_once;
-  int discarded = -1;  // step before which a pass is forgotten
+  int discarded = -1;  // step before which a pass is forgotten, and another one throws
   int steps = 4;
   std::int64_t batch = 12;  // of all ranks
 };
@@ -80,7 +98,8 @@ template <template <class, class> class Strategy, class Options, class World>
 Result train(World& world, const Run& run) {
   smp::Worker worker(world, Topology(world.size()), 7, run.mode);
   auto ctx = worker.context();
-  Strategy<Net, smp::optim::AdamW> trainer(ctx, net(), smp::optim::AdamW({.weight_decay = 0.1}),
+  const auto lit = std::make_shared<bool>(false);
+  Strategy<Net, smp::optim::AdamW> trainer(ctx, net(lit), smp::optim::AdamW({.weight_decay = 0.1}),
                                            Options{.clip = run.clip,
                                                    .bucket_bytes = run.bucket_bytes,
                                                    .overlap = run.overlap,
@@ -98,6 +117,10 @@ Result train(World& world, const Run& run) {
   for (int s = 0; s < run.steps; ++s) {
     if (s == run.discarded) {
       (void)pass(s + 10, run.step.passes - 1);
+      trainer.discard(ctx);
+      *lit = true;  // behind some reductions, before others
+      CHECK_THROWS_AS(pass(s + 10, run.step.passes - 1), std::runtime_error);
+      *lit = false;
       trainer.discard(ctx);
     }
     double loss = 0;
@@ -129,7 +152,7 @@ Result cut(World& world, const Run& run) {
 
 }  // namespace
 
-TEST_CASE("the bits of DataParallel: buckets, passes, streams; also after a pass that was forgotten") {
+TEST_CASE("the bits of DataParallel: buckets, passes, streams; also after passes that were forgotten") {
   on_ranks({1, 2, 3, 4}, [](auto& world) {
     const auto same = [&](const Run& run) {
       CAPTURE(run.bucket_bytes);

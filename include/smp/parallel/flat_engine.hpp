@@ -65,16 +65,12 @@ class FlatEngine {
   /// Begins a call.
   [[nodiscard]] Call call() { return Call(*this); }
 
-  /// Forgets the gradients since the last update; all ranks do, after the same backward passes.
+  /// Forgets the gradients since the last update, and what tasks have thrown; all ranks do, after the same backward
+  /// passes. Waits for what is under way: the host may be about to write where its tasks do.
   template <class Ctx>
   void discard(Ctx& ctx) {
-    if (side_stream_) {
-      try {
-        side_stream_->synchronize();
-      } catch (...) {
-        // Whoever discards has seen it: it came from the computation.
-      }
-    }
+    forget(ctx.stream());
+    if (side_stream_) forget(*side_stream_);
     storage_.for_each_type([&]<class T>(FlatArrays<T>& arrays) {
       ctx.stream().enqueue(
           [data = arrays.gradients.data(), size = arrays.gradients.size()] { std::fill_n(data, size, T(0)); });
@@ -133,6 +129,15 @@ class FlatEngine {
     }
   }
   ~FlatEngine() = default;
+  /// Waits for a stream, whatever comes of it.
+  template <class Stream>
+  static void forget(Stream& stream) {
+    try {
+      stream.synchronize();
+    } catch (...) {
+      // Whoever discards has seen it, or does not mind.
+    }
+  }
   /// Waits for what runs beside the computation, for who owns something that it uses.
   void end_side_stream() noexcept { side_stream_.reset(); }
 

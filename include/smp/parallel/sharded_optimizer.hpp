@@ -112,7 +112,7 @@ class ShardedOptimizerEngine : public FlatEngine {
   template <class Ctx>
   void discard(Ctx& ctx) {
     FlatEngine::discard(ctx);
-    here_ = 0;  // an exception may have skipped waits
+    here_ = 0;  // all of them: what gathers has been waited for
   }
 
   /// What this rank updates.
