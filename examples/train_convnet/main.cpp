@@ -36,6 +36,8 @@ void declare(CLI::App& app, Options& o) {
   count("--seed", o.seed, "of initial values, order and dropout", 0);
   count("--ranks", o.ranks, "ranks, as threads of this process", 1);
   count("--tp", o.tp, "ranks that have parts of the first linear layer", 1);
+  count("--pp", o.pp, "ranks over which the layers are spread", 1);
+  count("--microbatches", o.microbatches, "parts of a batch that follow one another through the layers", 1);
   app.add_option("--log", o.log, "file for one JSON object a step");
 }
 
@@ -49,13 +51,17 @@ int main(int argc, char** argv) {
     const auto limit = static_cast<std::size_t>(options.limit);
     const Images images = Images::read(options.data, "train", limit);
     const Images unseen = Images::read(options.data, "t10k", limit);
-    if (options.batch % options.ranks != 0) {
-      throw smp::ConfigError("--batch " + std::to_string(options.batch) + " cannot be divided among --ranks " +
-                             std::to_string(options.ranks));
-    }
-    if (options.ranks % options.tp != 0) {
-      throw smp::ConfigError("--ranks " + std::to_string(options.ranks) + " cannot be divided among --tp " +
-                             std::to_string(options.tp));
+    const auto divides = [](const char* what, int number, const char* among, int parts) {
+      if (number % parts == 0) return;
+      throw smp::ConfigError(std::string(what) + " " + std::to_string(number) + " cannot be divided among " + among +
+                             " " + std::to_string(parts));
+    };
+    if (options.pp == 1) {
+      divides("--batch", options.batch, "--ranks", options.ranks);
+      divides("--ranks", options.ranks, "--tp", options.tp);
+    } else {
+      divides("--ranks", options.ranks, "--tp x --pp", options.tp * options.pp);
+      divides("--batch", options.batch, "--ranks / --pp", options.ranks / options.pp);
     }
     if (images.size() < static_cast<std::size_t>(options.batch)) {
       throw smp::ConfigError("--batch " + std::to_string(options.batch) + " is more than the " +

@@ -13,5 +13,5 @@ struct Options {
   int epochs = 1, batch = 64;
   double lr = 4, dropout = 0;
   std::string dtype = "f32", checkpointing = "none", log;
-  int seed = 1, ranks = 1, tp = 1;
+  int seed = 1, ranks = 1, tp = 1, pp = 1, microbatches = 1;
 };

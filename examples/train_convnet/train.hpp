@@ -52,25 +52,31 @@ class Training {
  public:
   Training(Comm world, const Options& options)
       : options_(options),
-        worker_(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.tp = options.tp, .rdp = smp::dynamic})),
+        worker_(world,
+                smp::DynamicTopology(
+                    smp::degrees_for(world.size(), {.pp = options.pp, .tp = options.tp, .rdp = smp::dynamic})),
                 static_cast<std::uint64_t>(options.seed)),
         context_(worker_.context()),
-        trainer_(context_, Net<T>::make(options.dropout, options.checkpointing == "each", tp().rank(), tp().size()),
-                 smp::optim::AdaDelta{}) {}
+        trainer_(
+            context_,
+            Model(context_, Net<T>::make(options.dropout, options.checkpointing == "each", tp().rank(), tp().size())),
+            smp::optim::AdaDelta{}) {}
 
   /// One pass over the images. What does not fill a batch at the end is left out.
   /// @return the mean loss
   double epoch(const Images& images, int epoch, std::ostream& log) {
     const auto order = shuffled(images.size(), options_.seed, epoch);
     const auto batch = static_cast<std::size_t>(options_.batch),
-               share = batch / static_cast<std::size_t>(worker_.size());
+               share = batch / static_cast<std::size_t>(feeds().size());
     const std::size_t steps = images.size() / batch;
     const auto begin = std::chrono::steady_clock::now();
     double sum = 0;
     for (std::size_t s = 0; s < steps; ++s) {
-      const std::size_t first = s * batch + static_cast<std::size_t>(worker_.rank()) * share;
+      const std::size_t first = s * batch + static_cast<std::size_t>(feeds().rank()) * share;
       const Batch<T> mine(worker_.memory(), images, std::span(order).subspan(first, share));
-      const double loss = smp::step(context_, trainer_, typename Net<T>::Loss(), {mine.x}, mine.labels).mean();
+      const auto losses = smp::step(context_, trainer_, typename Net<T>::Loss(), {mine.x}, mine.labels,
+                                    {.microbatches = options_.microbatches});
+      const double loss = losses.mean();
       const double norm = trainer_.step(context_, options_.lr);
       sum += loss;
       if (worker_.rank() != 0) continue;
@@ -96,22 +102,20 @@ class Training {
   /// Judges the net; ranks share the images.
   Score score(const Images& images) {
     auto ctx = context_;
-    ctx.training = false;
     smp::TensorOf<double> sums(worker_.memory(), {2}, smp::MemoryUse::buffer);
     std::fill(sums.begin(), sums.end(), 0);
     std::vector<std::uint32_t> mine;
-    for (auto i = static_cast<std::uint32_t>(worker_.rank()); i < images.size();
-         i += static_cast<std::uint32_t>(worker_.size()))
+    for (auto i = static_cast<std::uint32_t>(feeds().rank()); i < images.size();
+         i += static_cast<std::uint32_t>(feeds().size()))
       mine.push_back(i);
     // Ranks that have parts of a layer run it together: some of them with an image again, which does not count.
-    const std::size_t ranks = static_cast<std::size_t>(worker_.size()), own = mine.size();
+    const std::size_t ranks = static_cast<std::size_t>(feeds().size()), own = mine.size();
     mine.resize((images.size() + ranks - 1) / ranks, 0);
     for (std::size_t first = 0; first < mine.size(); first += 100) {
       const Batch<T> batch(worker_.memory(), images,
                            std::span(mine).subspan(first, std::min<std::size_t>(100, mine.size() - first)));
-      const auto logs = trainer_.forward(ctx, {batch.x}, trainer_.saved()).local;
-      trainer_.saved() = {};
-      ctx.stream().synchronize();
+      // On every rank of a pipeline.
+      const auto logs = smp::predict(ctx, trainer_, {batch.x}, options_.microbatches).concat();
       for (std::size_t i = 0; i < batch.labels.size() && first + i < own; ++i) {
         const T* row = logs.data() + i * Images::classes;
         const auto label = batch.labels.data()[i];
@@ -119,7 +123,7 @@ class Training {
         sums.data()[1] -= static_cast<double>(row[label]);
       }
     }
-    ctx.groups()[smp::Group::dp].all_reduce(ctx.stream(), sums, sums, smp::sum, smp::Purpose::loss);
+    feeds().all_reduce(ctx.stream(), sums, sums, smp::sum, smp::Purpose::loss);
     ctx.stream().synchronize();
     const auto count = static_cast<double>(images.size());
     return {sums.data()[0] / count, sums.data()[1] / count};
@@ -131,12 +135,16 @@ class Training {
  private:
   using Worker = smp::Worker<Comm, smp::DynamicTopology>;
 
+  using Model = smp::Pipeline<smp::Schedule::Interleaved, typename Net<T>::Layers>;
+
   auto& tp() { return worker_.groups()[smp::Group::tp]; }
+  /// The ranks that have images of their own.
+  auto& feeds() { return worker_.groups()[smp::Group::dp]; }
 
   Options options_;
   Worker worker_;
   typename Worker::Context context_;
-  smp::DataParallel<typename Net<T>::Layers, smp::optim::AdaDelta> trainer_;
+  smp::DataParallel<Model, smp::optim::AdaDelta> trainer_;
 };
 
 /// Trains, judges, and prints one line for programs.
@@ -156,12 +164,13 @@ void train(Comm& world, const Options& options, const Images& images, const Imag
   const auto score = training.score(unseen);
   if (world.rank() != 0) return;
   std::printf("%.2f %% of %zu images that it has not seen are recognised\n", 100 * score.accuracy, unseen.size());
-  std::printf(R"({"accuracy": %.4f, "test_loss": %.17g, "train_loss": %.17g, "epochs": %d, "ranks": %d, "tp": %d, )"
-              R"("dtype": "%s", "checkpointing": "%s", "gemm": "%s", "train_seconds": %.1f, )"
-              R"("parameter_bytes": %zu, "peak_activation_bytes": %zu, "peak_buffer_bytes": %zu})"
-              "\n",
-              score.accuracy, score.loss, loss, options.epochs, options.ranks, options.tp, options.dtype.c_str(),
-              options.checkpointing.c_str(), smp::gemm_kernel<T>().c_str(), trained.count(),
-              training.peak(smp::MemoryUse::parameter), training.peak(smp::MemoryUse::activation),
-              training.peak(smp::MemoryUse::buffer));
+  std::printf(
+      R"({"accuracy": %.4f, "test_loss": %.17g, "train_loss": %.17g, "epochs": %d, "ranks": %d, "tp": %d, "pp": %d, )"
+      R"("dtype": "%s", "checkpointing": "%s", "gemm": "%s", "train_seconds": %.1f, )"
+      R"("parameter_bytes": %zu, "peak_activation_bytes": %zu, "peak_buffer_bytes": %zu})"
+      "\n",
+      score.accuracy, score.loss, loss, options.epochs, options.ranks, options.tp, options.pp, options.dtype.c_str(),
+      options.checkpointing.c_str(), smp::gemm_kernel<T>().c_str(), trained.count(),
+      training.peak(smp::MemoryUse::parameter), training.peak(smp::MemoryUse::activation),
+      training.peak(smp::MemoryUse::buffer));
 }

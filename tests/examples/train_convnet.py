@@ -100,6 +100,16 @@ for options in ({"ranks": 2, "tp": 2}, {"ranks": 4, "tp": 4}, {"ranks": 4, "tp":
     whole, part = plain_summary["parameter_bytes"], cut_summary["parameter_bytes"]
     check(part == whole - 9216 * 128 * 8 // options["tp"] * (options["tp"] - 1), options, whole, part)
 
+# Layers on several ranks, with micro-batches, do what one rank does; with images of one's own and parts of a layer, too.
+for options in ({"ranks": 2, "pp": 2, "microbatches": 4}, {"ranks": 4, "pp": 2, "tp": 2, "microbatches": 2, "checkpointing": "each"},
+                {"ranks": 3, "pp": 3, "microbatches": 3}):
+    spread, spread_summary = logged(tiny, **common, **options)
+    for one, two in zip(plain.splitlines(), spread.splitlines()):
+        a, b = json.loads(one), json.loads(two)
+        check(abs(a["loss"] / b["loss"] - 1) < 1e-12 and abs(a["grad_norm"] / b["grad_norm"] - 1) < 1e-12, options, one, two)
+    check(abs(spread_summary["test_loss"] / plain_summary["test_loss"] - 1) < 1e-12, options, plain_summary, spread_summary)
+    check(spread_summary["parameter_bytes"] < plain_summary["parameter_bytes"], options, plain_summary, spread_summary)
+
 # What cannot work.
 nowhere = os.path.join(FOLDER, "nowhere")
 fails(f"smp: '{nowhere}/train-images-idx3-ubyte.gz' cannot be opened: No such file or directory", nowhere)
