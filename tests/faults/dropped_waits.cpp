@@ -1,5 +1,5 @@
-// Trains a sharded model on four thread ranks, whose streams run at random paces, and compares with the same run
-// in one stream: exit code 1 if a bit is different.
+// Trains a sharded model, and one with a sharded optimizer, on four thread ranks, whose streams run at random paces,
+// and compares with the same run in one stream: exit code 1 if a bit is different.
 //   program WAIT TRIES     leaves out the wait with this number; -1: none
 #include <atomic>
 #include <chrono>
@@ -15,8 +15,8 @@
 
 #include <smp/comm/decorator.hpp>
 #include <smp/comm/launch.hpp>
+#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/repeat.hpp>
-#include <smp/parallel/sharded.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
@@ -110,16 +110,25 @@ Values samples(smp::Memory& memory, std::int64_t first, std::int64_t count, doub
   return v;
 }
 
-/// All weights after four steps, and what the model makes of some samples between two of them.
-std::vector<double> train(smp::comm::Threads& threads, Pace pace, bool together, bool ahead) {
-  smp::Worker worker(Late<smp::comm::Threads>(threads, pace), smp::Topology<smp::Degrees{.rdp = 4, .sdp = 2}>(), 3,
-                     ahead ? smp::HostStream::Mode::worker : smp::HostStream::Mode::at_once);
-  auto ctx = worker.context();
+/// What is told apart: units that are gathered and reduced each by itself, or together; and whole values.
+enum class Kind : unsigned char { apart, together, sharded_optimizer };
+
+smp::AnyStrategyOptions options_of(Kind kind, bool ahead) {
+  if (kind == Kind::sharded_optimizer) return smp::ShardedOptimizerOptions{.bucket_bytes = 300, .overlap = ahead};
+  const bool together = kind == Kind::together;
   smp::ShardedOptions options{.persistence_threshold = 6, .overlap = ahead};
   options.max_live_parameters = together ? 10'000 : 100;
   options.reduce_bucket_size = together ? 1000 : 1;
   options.merge_gathers_below = together ? 1000 : 0;
-  smp::Sharded<Net, 2> trainer(ctx, Net(pace), smp::optim::AdamW{}, options);
+  return options;
+}
+
+/// All weights after four steps, and what the model makes of some samples between two of them.
+std::vector<double> train(smp::comm::Threads& threads, Pace pace, Kind kind, bool ahead) {
+  smp::Worker worker(Late<smp::comm::Threads>(threads, pace), smp::Topology<smp::Degrees{.rdp = 4, .sdp = 2}>(), 3,
+                     ahead ? smp::HostStream::Mode::worker : smp::HostStream::Mode::at_once);
+  auto ctx = worker.context();
+  smp::AnyStrategy trainer(ctx, Net(pace), smp::optim::AdamW{}, options_of(kind, ahead));
   std::vector<double> result;
   result.reserve(4 * 4 * width);  // tasks write to it
   Net::Saved unused;
@@ -152,10 +161,10 @@ std::vector<double> train(smp::comm::Threads& threads, Pace pace, bool together,
 }
 
 /// All ranks, one after the other.
-std::vector<std::vector<double>> run(Pace pace, bool together, bool ahead) {
+std::vector<std::vector<double>> run(Pace pace, Kind kind, bool ahead) {
   std::vector<std::vector<double>> all(4);
   smp::comm::launch(4, [&](smp::comm::Threads& world) {
-    all[static_cast<std::size_t>(world.rank())] = train(world, pace, together, ahead);
+    all[static_cast<std::size_t>(world.rank())] = train(world, pace, kind, ahead);
   });
   return all;
 }
@@ -166,19 +175,19 @@ bool dropped(int number) { return number == wait_to_drop.load(std::memory_order_
 
 int main(int, char** argv) {
   const int wait = std::atoi(argv[1]), tries = std::atoi(argv[2]);
-  for (const bool together : {false, true}) {
-    const auto expected = run({}, together, false);
+  for (const Kind kind : {Kind::apart, Kind::together, Kind::sharded_optimizer}) {
+    const auto expected = run({}, kind, false);
     wait_to_drop = wait;
     for (int t = 0; t < tries; ++t) {
       const int slow = t % 3;
       bool same = false;
       try {
-        same = run({slow, static_cast<std::uint64_t>(t)}, together, true) == expected;
+        same = run({slow, static_cast<std::uint64_t>(t)}, kind, true) == expected;
       } catch (const smp::Error& error) {
         std::printf("try %d: %s\n", t, error.what());
       }
       if (same) continue;
-      std::printf("try %d, %s, slow: %d\n", t, together ? "together" : "each by itself", slow);
+      std::printf("try %d, kind %d, slow: %d\n", t, static_cast<int>(kind), slow);
       return 1;
     }
     wait_to_drop = -1;

@@ -17,7 +17,8 @@ import tempfile
 INCLUDE = pathlib.Path(sys.argv[1])
 COMPILE = sys.argv[2:]
 HERE = pathlib.Path(__file__).resolve().parent
-HEADERS = ("gathered_blocks", "shard_gradients", "sharded_engine", "flat_engine", "gradient_reduction")
+HEADERS = ("gathered_blocks", "shard_gradients", "sharded_engine", "sharded_optimizer", "flat_engine",
+           "gradient_reduction")
 LEAST = 7
 TRIES = "5"
 
