@@ -2,7 +2,8 @@
 #pragma once
 
 /// @file
-/// All of smp that needs no outside library, without the helpers of tests. Written by scripts/umbrella.sh.
+/// All of smp that a training program may need and that needs no outside library; tests, plans, traces and the run-time
+/// choice of a strategy have headers of their own. Written by scripts/umbrella.sh.
 
 #include <smp/batch_plan.hpp>
 #include <smp/comm/agreement.hpp>
@@ -13,7 +14,6 @@
 #include <smp/comm/communicator.hpp>
 #include <smp/comm/counted.hpp>
 #include <smp/comm/decorator.hpp>
-#include <smp/comm/delayed.hpp>
 #include <smp/comm/element.hpp>
 #include <smp/comm/facts.hpp>
 #include <smp/comm/gather_choice.hpp>
@@ -26,14 +26,12 @@
 #include <smp/comm/note.hpp>
 #include <smp/comm/objects.hpp>
 #include <smp/comm/piece_messages.hpp>
-#include <smp/comm/recording.hpp>
 #include <smp/comm/reduction.hpp>
 #include <smp/comm/room.hpp>
 #include <smp/comm/self.hpp>
 #include <smp/comm/team.hpp>
 #include <smp/comm/thread_mailbox.hpp>
 #include <smp/comm/threads.hpp>
-#include <smp/comm/traced.hpp>
 #include <smp/config.hpp>
 #include <smp/context.hpp>
 #include <smp/degrees.hpp>
@@ -86,7 +84,6 @@
 #include <smp/optim/learning_rate.hpp>
 #include <smp/optim/range.hpp>
 #include <smp/optim/sgd.hpp>
-#include <smp/parallel/any_strategy.hpp>
 #include <smp/parallel/as_unit.hpp>
 #include <smp/parallel/boundary.hpp>
 #include <smp/parallel/checked_visibility.hpp>
@@ -107,7 +104,6 @@
 #include <smp/parallel/move.hpp>
 #include <smp/parallel/optimizer_pieces.hpp>
 #include <smp/parallel/parameter_update.hpp>
-#include <smp/parallel/plan_of.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/residual.hpp>
 #include <smp/parallel/sequential.hpp>
@@ -127,8 +123,6 @@
 #include <smp/pipeline/layers.hpp>
 #include <smp/pipeline/parcels.hpp>
 #include <smp/pipeline/partition.hpp>
-#include <smp/pipeline/partition_file.hpp>
-#include <smp/pipeline/partition_tree.hpp>
 #include <smp/pipeline/pipeline.hpp>
 #include <smp/pipeline/program.hpp>
 #include <smp/pipeline/runner.hpp>
@@ -142,28 +136,15 @@
 #include <smp/pipeline/schedules/simple.hpp>
 #include <smp/pipeline/schedules/zero_bubble.hpp>
 #include <smp/pipeline/schedules/zero_bubble_v.hpp>
-#include <smp/pipeline/simulate.hpp>
 #include <smp/pipeline/slots.hpp>
 #include <smp/pipeline/stage.hpp>
 #include <smp/pipeline/table.hpp>
-#include <smp/pipeline/timeline_svg.hpp>
 #include <smp/pipeline/work.hpp>
 #include <smp/placement.hpp>
-#include <smp/plan/flat_plan.hpp>
-#include <smp/plan/gather_arena.hpp>
-#include <smp/plan/gather_plan.hpp>
-#include <smp/plan/gather_uses.hpp>
-#include <smp/plan/gpt_plan.hpp>
-#include <smp/plan/model_sizes.hpp>
-#include <smp/plan/rank_plan.hpp>
-#include <smp/plan/shard_rooms.hpp>
-#include <smp/plan/sharded_plan.hpp>
 #include <smp/random.hpp>
 #include <smp/tags.hpp>
 #include <smp/tensor.hpp>
-#include <smp/timeline.hpp>
 #include <smp/topology.hpp>
-#include <smp/trace/trace.hpp>
 #include <smp/train/batch.hpp>
 #include <smp/train/batch_ends.hpp>
 #include <smp/train/distributed_model.hpp>
