@@ -83,6 +83,7 @@ struct Run {
   int discarded = -1;  // step before which a pass is forgotten, and another one throws
   int steps = 4;
   std::int64_t batch = 12;  // of all ranks
+  int tp = 1;               // of which the model knows nothing
 };
 
 struct Result {
@@ -96,7 +97,8 @@ struct Result {
 /// @tparam Strategy DataParallel or ShardedOptimizer
 template <template <class, class> class Strategy, class Options, class World>
 Result train(World& world, const Run& run) {
-  smp::Worker worker(world, Topology(world.size()), 7, run.mode);
+  const smp::DynamicTopology topology(smp::degrees_for(world.size(), {.tp = run.tp, .rdp = smp::dynamic}));
+  smp::Worker worker(world, topology, 7, run.mode);
   auto ctx = worker.context();
   const auto lit = std::make_shared<bool>(false);
   Strategy<Net, smp::optim::AdamW> trainer(ctx, net(lit), smp::optim::AdamW({.weight_decay = 0.1}),
@@ -169,6 +171,7 @@ TEST_CASE("the bits of DataParallel: buckets, passes, streams; also after passes
     same({.step = {.microbatches = 2}, .checked = true});
     if (world.size() != 4) same({.step = {.passes = 2}, .overlap = false});
     same({.discarded = 2});
+    if (world.size() % 2 == 0) same({.tp = 2});
     if (smp::comm::works_in_any_thread(world)) same({.mode = smp::HostStream::Mode::worker, .discarded = 1});
   });
 }
