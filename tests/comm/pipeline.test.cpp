@@ -146,10 +146,26 @@ TEST_CASE("every schedule computes what one rank computes") {
         if (!smp::microbatch_rule(schedule, shape).allows(microbatches)) continue;
         CAPTURE(name);
         CAPTURE(microbatches);
-        const Run run{.schedule = name, .chunks = chunks, .pp = world.size(), .microbatches = microbatches};
+        const Run run{.schedule = name,
+                      .chunks = chunks,
+                      .pp = world.size(),
+                      .microbatches = microbatches,
+                      .steps = full() ? 20 : 3};
         check_close(train(world, run), alone(world, run));
       }
     }
+  });
+}
+
+TEST_CASE("the same bits, again and in another schedule that adds in the same order") {
+  on_ranks({2, 4}, [](auto& world) {
+    const Run run{.pp = world.size(), .microbatches = 4};
+    const Result once = train(world, run);
+    CHECK(train(world, run) == once);
+    CHECK(train(world, {.schedule = "simple", .pp = world.size(), .microbatches = 4}) == once);
+    CHECK(train(world, {.schedule = "zero_bubble", .pp = world.size(), .microbatches = 4}) == once);
+    CHECK(train(world, {.pp = world.size(), .microbatches = 4, .options = {.checkpointing = {.most = 2}}}) == once);
+    CHECK(train(world, {.pp = world.size(), .microbatches = 4, .options = {.overlap = false}}) == once);
   });
 }
 

@@ -372,6 +372,7 @@ for options in (
     {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "zero_bubble_v", "checkpointing": "group_2"},
     {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "looped", "chunks": 2},
     {"ranks": 4, "pp": 2, "microbatches": 2, "schedule": "simple", "shard_optimizer": 1},
+    {"ranks": 4, "pp": 2, "tp": 2, "tp_layout": "memory", "prescaled": 1, "microbatches": 4, "schedule": "looped", "chunks": 2},
     {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "sdp": 2, "persistence": 0},
 ):
     steps, summary, _ = logged(dropout=0.3, save=weights, **options)
@@ -384,7 +385,8 @@ for options in (
     check(set(read_safetensors(weights)[0]) == set(whole), options, "names")
     # Ways between ranks: with two stages on each, along the ranks twice, or there and back.
     ways = {"looped": 2 * options["pp"] - 1, "zero_bubble_v": 2 * options["pp"] - 2}.get(options.get("schedule"), options["pp"] - 1)
-    between = 2 * ways * 8 * TINY["--batch"] * SEQ * WIDTH * options.get("tp", 1)
+    copies = 1 if options.get("tp_layout") == "memory" else options.get("tp", 1)  # of hidden states between stages
+    between = 2 * ways * 8 * TINY["--batch"] * SEQ * WIDTH * copies
     check(summary["bytes"]["PP"]["send"]["activation"] == between, options, summary["bytes"]["PP"], between)
 
 # ---- what all ranks did when: all actions of the schedule, one after the other, and gradients of weights behind a later forward

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -136,6 +137,37 @@ TEST_CASE("each output meets its own label, whatever shapes come after one anoth
       CHECK(values.data()[9] == static_cast<float>(first + 104));
       CHECK(ids.data()[0] == first + 100);
       first += rows;
+    }
+  });
+}
+
+TEST_CASE("where no sum changes its order, stages have the bits of one rank") {
+  on_ranks({3}, [](World& world) {
+    using Net = smp::Sequential<smp::Repeat<smp::nn::Linear<float>>>;
+    using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
+    const auto train = [](World ranks) {
+      smp::Worker worker(ranks, stages(ranks.size()), 1);
+      auto ctx = worker.context();
+      const Net net(smp::Repeat<smp::nn::Linear<float>>(3, [](std::size_t) { return smp::nn::Linear<float>(4, 4); }));
+      smp::DataParallel<Model> trainer(ctx, Model(ctx, net));
+      const auto x = std::get<0>(numbered(worker.memory(), 7, 4, 1));
+      for (int s = 0; s < 5; ++s) {
+        (void)smp::step(ctx, trainer, Squares{}, x, x, {.microbatches = 3});
+        trainer.step(ctx, 0.01);
+      }
+      std::map<std::string, std::vector<float>> learnt;
+      trainer.for_each_parameter([&](std::string_view name, const smp::Shape&, auto values, auto) {
+        for (const auto each : values) learnt[std::string(name)].push_back(static_cast<float>(each));
+      });
+      return learnt;
+    };
+    const auto expected = train(world.split(world.rank(), 0, "ALONE")), found = train(world);
+    CHECK(expected.size() == 6);
+    CHECK(found.size() == 2);
+    for (const auto& [name, values] : found) {
+      CAPTURE(name);
+      REQUIRE(expected.contains(name));
+      CHECK(values == expected.at(name));
     }
   });
 }
