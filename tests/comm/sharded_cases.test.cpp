@@ -378,6 +378,21 @@ TEST_CASE("degrees that the topology does not have are refused, and so is a buck
   });
 }
 
+TEST_CASE("a rank cannot stay away from what its shard group does") {
+  on_ranks({2}, [](auto& world) {
+    smp::Worker worker(world, topology(2, 2), 3);
+    auto ctx = worker.context();
+    Sharded<Plain> trainer(ctx, Plain(4, 4), {}, everything_cut());
+    CHECK_THROWS_WITH_AS((void)smp::step_without_batch<Values>(ctx, trainer),
+                         "smp: this rank has no batch, but ranks that hold parameters together (Sharded) run all "
+                         "micro-batches together; give every rank something that counts, or let each hold them whole",
+                         smp::ConfigError);
+    const auto x = samples(worker.memory(), 0, 2, 4, 0);
+    const auto nothing = [](const Values&) { return 0.0; };
+    CHECK_THROWS_AS((void)smp::step(ctx, trainer, SquaredError<T>{}, x, x, {}, nothing), smp::ConfigError);
+  });
+}
+
 TEST_CASE("a part with degree 1 stays whole, and the rest is cut") {
   on_ranks({2}, [](auto& world) {
     using Whole = smp::Sharded<Plain, 1>;

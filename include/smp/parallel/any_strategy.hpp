@@ -73,6 +73,11 @@ class AnyEngine {
     visit([&](auto& engine) { engine.discard(ctx); });
   }
 
+  /// True if ranks have to run the same units in the same order.
+  [[nodiscard]] bool runs_together() const noexcept {
+    const auto* sharded = std::get_if<std::unique_ptr<ShardedEngine>>(&engine_);
+    return sharded != nullptr && (*sharded)->runs_together();
+  }
   /// The norm of the last gradient, once the compute stream has come to it.
   [[nodiscard]] double gradient_norm() const { return flat().gradient_norm(); }
   /// Updates done so far.

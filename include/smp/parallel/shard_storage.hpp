@@ -68,6 +68,8 @@ class ShardStorage {
     f(doubles_);
   }
 
+  /// True if some block is cut into shards.
+  [[nodiscard]] bool any() const noexcept { return !floats_.places.empty() || !doubles_.places.empty(); }
   /// Where the shard of a block is.
   [[nodiscard]] const ShardPlace& place(int block) const noexcept { return places_[static_cast<std::size_t>(block)]; }
   /// The shard of a block, as bytes.

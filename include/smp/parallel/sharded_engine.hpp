@@ -152,6 +152,8 @@ class ShardedEngine : public FlatEngine {
     end_step(ctx.stream(), false);
   }
 
+  /// True if there are shards, which the ranks of a group gather together.
+  [[nodiscard]] bool runs_together() const noexcept { return shards_.any(); }
   /// The shards. Who writes to their values says so with `shards_written`.
   [[nodiscard]] ShardStorage& shards() noexcept { return shards_; }
   /// What has been gathered of them is stale.

@@ -130,6 +130,15 @@ class Strategy {
   /// update divides them by all of it.
   void weigh(double weight) noexcept { held_->engine->weigh(weight); }
 
+  /// True if ranks have to run the same units in the same order, as those that hold parameters together have.
+  [[nodiscard]] bool runs_together() const noexcept {
+    if constexpr (requires(const Engine& e) { e.runs_together(); }) {
+      return held_->engine->runs_together();
+    } else {
+      return false;
+    }
+  }
+
   /// Calls `f(block)` while the values of the block are on this rank. All ranks call it.
   template <class Ctx, class F>
   void with_values(Ctx& ctx, Block& block, F&& f) {

@@ -84,6 +84,7 @@ class BatchEnds {
       double weight = static_cast<double>(range.size());
       if constexpr (!std::same_as<Count, EqualSamples>) weight = count(own);
       if (weight != 0 || all) parts_.push_back({range, std::move(own), weight});
+      if (weight == 0) ++without_weight_;
     });
     values_.resize(parts_.size());
   }
@@ -103,6 +104,8 @@ class BatchEnds {
   }
   /// Micro-batches that are run.
   [[nodiscard]] int microbatches() const noexcept { return static_cast<int>(parts_.size()); }
+  /// Micro-batches in which no target counts.
+  [[nodiscard]] int without_weight() const noexcept { return without_weight_; }
   /// Says where a micro-batch is, before any part of the model runs it.
   void place(Ctx& ctx, int microbatch) const {
     if (!training_) return;
@@ -191,6 +194,7 @@ class BatchEnds {
   MemoryVector<typename Loss::Saved> saved_;  // by slot
   LossSums sums_;
   RandomPosition first_{};
+  int without_weight_ = 0;
   double per_weight_ = 0, constant_ = 0;
   bool training_ = false;
 };
@@ -201,6 +205,18 @@ concept Pipelined = requires(Model& model) {
   model.module().rows();
   model.module().stages();
 };
+
+/// Refuses to stay away from what other ranks of a shard group do, who would wait.
+/// @throws ConfigError if the strategy runs all ranks together
+template <class Model>
+void expect_independent(const Model& model, const char* what) {
+  if constexpr (requires { model.runs_together(); }) {
+    if (!model.runs_together()) return;
+    throw ConfigError(std::string("this rank has ") + what +
+                      ", but ranks that hold parameters together (Sharded) run all micro-batches together; give every "
+                      "rank something that counts, or let each hold them whole");
+  }
+}
 
 /// The rank of the PP group that has the output of the model.
 /// @throws ConfigError if there are several, and the model is no pipeline

@@ -112,6 +112,7 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
 
   BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(
       ctx, loss, inputs, targets, options.microbatches, count, false, options.input_axes);
+  if (ends.without_weight() > 0) expect_independent(model, "a micro-batch without a target that counts");
   ends.train({static_cast<std::uint64_t>(model.steps()), first_sample},
              !options.average ? 0.0
              : counted        ? 1.0
@@ -125,8 +126,10 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
 
 /// The part of a rank that has no samples in a pass in which the others count theirs: the sums of `step`.
 /// @return the loss of the others
+/// @throws ConfigError for a strategy whose ranks run the model together
 template <class L, class Ctx, class Model>
 StepLoss<L> step_without_batch(Ctx ctx, Model& model, const StepOptions& options = {}) {
+  expect_independent(model, "no batch");
   StepLoss<L> result{StepOutput<L>(ctx.memory(), 0)};
   LossSums sums(ctx);
   sums.finish(ctx, Group::dp, false, output_rank(ctx, model));
