@@ -3,12 +3,14 @@
 // frozen parameter around them, one that an outer unit and a later one share; in every place of the ranks.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -314,5 +316,61 @@ TEST_CASE("a kernel that throws on all ranks: gradients are discarded, and train
       return learn(world, sharded(150, 100), 1, 2, how, smp::Placement::cluster, smp::HostStream::Mode::worker);
     };
     CHECK(run(How::throwing) == run(How::even));
+  });
+}
+
+TEST_CASE("a trainer is destroyed when the stream has done with it, or, by an exception, has dropped it") {
+  on_ranks({2}, [](auto& world) {
+    if (!smp::comm::works_in_any_thread(world)) return;
+    smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(2, {.rdp = 2, .sdp = 2})), 7,
+                       smp::HostStream::Mode::worker);
+    auto ctx = worker.context();
+    const auto x = samples(worker.memory(), 0, 4, 0);
+    std::array<bool, 2> ran{};
+    const auto train = [&](std::size_t i) {
+      smp::Sharded<Net, smp::dynamic> trainer(ctx, Net(), smp::optim::AdamW(), sharded(150, 100));
+      (void)smp::step(ctx, trainer, SquaredError<double>{}, x, x, {.microbatches = 2});
+      trainer.update(ctx, 0.01);
+      ctx.stream().synchronize();
+      ctx.stream().enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+      ctx.stream().enqueue([&ran, i] { ran[i] = true; });
+      if (i == 1) throw std::runtime_error("user code");
+    };
+    train(0);
+    CHECK(ran[0]);
+    CHECK_THROWS_AS(train(1), std::runtime_error);
+    CHECK(!ran[1]);
+    ctx.stream().synchronize();
+    CHECK(!ran[1]);
+  });
+}
+
+TEST_CASE("two models that are trained by turns do not meet in each other's messages") {
+  on_ranks({2, 4}, [](auto& world) {
+    if (!smp::comm::works_in_any_thread(world)) return;
+    const auto train = [&](std::array<bool, 2> which) {
+      smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.rdp = smp::dynamic, .sdp = 2})),
+                         7, smp::HostStream::Mode::worker);
+      auto ctx = worker.context();
+      using Trainer = smp::Sharded<Net, smp::dynamic>;
+      Trainer first(ctx, Net(), smp::optim::AdamW(), sharded(150, 100));
+      Trainer second(ctx, Net(), smp::optim::AdamW(), sharded(0, 1));
+      const std::array<Trainer*, 2> all{&first, &second};
+      std::array<double, 2> norms{};
+      for (int s = 0; s < 40; ++s) {
+        for (std::size_t i = 0; i < 2; ++i) {
+          if (!which[i]) continue;
+          const auto x = samples(worker.memory(), 4 * world.rank(), 4 * world.rank() + 4, static_cast<double>(i));
+          (void)smp::step(ctx, *all[i], SquaredError<double>{}, x, x);
+        }
+        for (std::size_t i = 0; i < 2; ++i) {
+          if (which[i]) norms[i] += all[i]->step(ctx, 0.01);
+        }
+      }
+      return norms;
+    };
+    const auto both = train({true, true});
+    CHECK(both[0] == train({true, false})[0]);
+    CHECK(both[1] == train({false, true})[1]);
   });
 }

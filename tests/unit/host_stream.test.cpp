@@ -284,7 +284,41 @@ TEST_CASE("a stream destroyed by an exception drops what has not begun") {
   CHECK(ran == 0);
   CHECK(token.use_count() == 1);
   CHECK(thrown([&] { event.wait(); }) ==
-        "smp: a stream was destroyed by an exception before it ran its tasks");  // who waits for it does not hang
+        "smp: an exception has dropped the tasks of a stream before they ran");  // who waits for it does not hang
+}
+
+TEST_CASE("who owns what tasks use waits for them; when destroyed by an exception, it drops what has not begun") {
+  struct Owner {
+    HostStream& stream;
+    ~Owner() { stream.settle(); }
+  };
+  HostStream stream(HostStream::Mode::worker);
+  std::atomic<int> ran{0};
+  Gate gate;
+  const auto enqueue = [&] {
+    for (int i = 0; i < 10; ++i) stream.enqueue([&] { ++ran; });
+  };
+  {
+    Owner owner{stream};
+    enqueue();
+  }
+  CHECK(ran == 10);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(50ms);
+    gate.open();
+  });
+  try {
+    Owner owner{stream};
+    stream.enqueue([&] { gate.pass(); });
+    enqueue();
+    throw std::runtime_error("user code");
+  } catch (const std::runtime_error&) {
+    CHECK(ran == 10);
+  }
+  opener.join();
+  enqueue();
+  stream.synchronize();
+  CHECK(ran == 20);
 }
 
 TEST_CASE("a stream made and destroyed while an exception unwinds is not dropped") {

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <smp/comm/communicator.hpp>
+#include <smp/device/host_stream.hpp>
 #include <smp/topology.hpp>
 
 namespace smp::comm {
@@ -52,10 +54,19 @@ class Groups {
   /// The group of this kind that this rank is in.
   [[nodiscard]] C& operator[](Group kind) noexcept { return parts_[static_cast<std::size_t>(kind)]; }
   /// The same ranks as `(*this)[kind]` for a stream beside the computation: two streams share no communicator.
+  /// Two models that are trained by turns share them: they use `stream(lane)`, so that messages of both are in one
+  /// order.
   /// @pre `lane_groups` has the pair
   [[nodiscard]] C& beside(Lane lane, Group kind) noexcept {
     const auto place = std::find(lane_groups.begin(), lane_groups.end(), std::pair(lane, kind)) - lane_groups.begin();
     return lanes_[static_cast<std::size_t>(place)];
+  }
+
+  /// The stream that communicates beside the computation in a lane; begins when it is asked for.
+  [[nodiscard]] HostStream& stream(Lane lane) {
+    auto& stream = streams_[static_cast<std::size_t>(lane)];
+    if (stream == nullptr) stream = std::make_unique<HostStream>(HostStream::Mode::worker);
+    return *stream;
   }
 
  private:
@@ -73,6 +84,7 @@ class Groups {
 
   std::vector<C> parts_;
   std::vector<C> lanes_;
+  std::array<std::unique_ptr<HostStream>, 3> streams_;  // by lane; end before what they communicate with
 };
 
 }  // namespace smp::comm

@@ -150,6 +150,19 @@ class HostStream {
         [state = event.state_, ticket = event.state_->recorded.load(), timeout] { state->wait_for(ticket, timeout); });
   }
 
+  /// Waits for what is enqueued, as the destructor does: for an owner of what tasks use. While an exception unwinds the
+  /// stack, what has not begun is dropped, and the stream is usable again.
+  void settle() noexcept {
+    if (mode_ == Mode::at_once) return;
+    const bool drop = std::uncaught_exceptions() > unwinding_;
+    dropping_.store(drop);
+    const std::uint64_t all = pushed_.load();
+    (void)waiting_.until([&] { return popped_.load() >= all; }, [] { return false; }, std::chrono::minutes(10));
+    if (!drop) return;
+    dropping_.store(false);
+    failure_ = nullptr;
+  }
+
   /// Blocks until everything enqueued has run.
   /// @throws what a task threw, once; the tasks behind it were skipped
   void synchronize(Clock::duration timeout = std::chrono::minutes(10)) {
@@ -213,7 +226,7 @@ class HostStream {
       Task& task = ring_[index % ring_.size()];
       if (!failure_ && dropping_.load()) {
         failure_ =
-            std::make_exception_ptr(DeviceError("a stream was destroyed by an exception before it ran its tasks"));
+            std::make_exception_ptr(DeviceError("an exception has dropped the tasks of a stream before they ran"));
       }
       const bool call = task.kind == Kind::always || !failure_;
       try {

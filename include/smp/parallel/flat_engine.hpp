@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <memory>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +18,7 @@
 
 #include <smp/comm/call.hpp>
 #include <smp/comm/communicator.hpp>
+#include <smp/comm/groups.hpp>
 #include <smp/comm/reduction.hpp>
 #include <smp/device/host_stream.hpp>
 #include <smp/error.hpp>
@@ -125,10 +125,19 @@ class FlatEngine {
     }
     if (options.compare_initial_values) compare(ctx);
     if (ranks_ > 1 && options.overlap && comm::works_in_any_thread(ctx.groups()[Group::rdp])) {
-      side_stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+      side_stream_ = &ctx.groups().stream(comm::Lane::reduce);
     }
   }
-  ~FlatEngine() = default;
+  ~FlatEngine() { end_streams(); }
+  /// Waits for what runs beside the computation, in `others` too, and for the computation, for who owns something that
+  /// they use.
+  void end_streams(std::initializer_list<HostStream*> others = {}) noexcept {
+    if (side_stream_ != nullptr) side_stream_->settle();
+    for (HostStream* stream : others) {
+      if (stream != nullptr) stream->settle();
+    }
+    if (compute_ != nullptr) compute_->settle();
+  }
   /// Waits for a stream, whatever comes of it.
   template <class Stream>
   static void forget(Stream& stream) {
@@ -138,13 +147,12 @@ class FlatEngine {
       // Whoever discards has seen it, or does not mind.
     }
   }
-  /// Waits for what runs beside the computation, for who owns something that it uses.
-  void end_side_stream() noexcept { side_stream_.reset(); }
 
   /// Shows the parameters of a unit.
   /// @throws Error for a backward after the last one of a step
   template <class Hooks>
   void begin_unit(Hooks& hooks, Unit& unit, Phase phase) {
+    compute_ = &hooks.compute;
     show(hooks.compute, unit, phase);
     if (phase == Phase::forward && hooks.training && !hooks.in_backward) reduction_.forward(unit);
     if (completes_gradients(phase)) reduction_.expect_open(unit);
@@ -181,6 +189,7 @@ class FlatEngine {
   template <class Ctx>
   optim::StepNumbers finish_scale(Ctx& ctx, double learning_rate) {
     auto& compute = ctx.stream();
+    compute_ = &compute;
     auto& stages = ctx.groups()[Group::pp];
     if (stages.size() > 1) {
       compute.enqueue([scale = &scale_] { scale->squares += std::exchange(scale->squares_of_parts, 0.0); });
@@ -265,7 +274,8 @@ class FlatEngine {
   HostEvent side_done_;
   std::int64_t steps_ = 0;
   double weight_ = 0;
-  std::unique_ptr<HostStream> side_stream_;  // ends before what its tasks use
+  HostStream* compute_ = nullptr;      // that has been used last
+  HostStream* side_stream_ = nullptr;  // null: nothing runs beside the computation
 };
 
 }  // namespace smp

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -38,9 +37,9 @@ struct GatherLimits {
 class GatheredBlocks {
  public:
   /// For the blocks that have shards.
-  /// @param beside gather in a stream with a thread of its own
+  /// @param beside the stream that gathers; null: that of the computation
   GatheredBlocks(Layout& layout, const ShardStorage& shards, Memory& memory, const GatherLimits& limits, int ranks,
-                 bool beside)
+                 HostStream* beside)
       : shards_(&shards),
         memory_(&memory),
         limits_(limits),
@@ -52,7 +51,7 @@ class GatheredBlocks {
     limits_.merge_below =
         std::min(limits_.merge_below, limits_.max_live - std::min(limits_.max_live, storage_.arena_bytes()));
     for (Block& b : layout.blocks()) blocks_.emplace_back().block = &b;
-    if (beside) stream_ = std::make_unique<HostStream>(HostStream::Mode::worker);
+    stream_ = beside;
   }
 
   /// Brings what a unit uses, and what the plan fetches ahead. `compute` goes on when the unit's are there.
@@ -318,7 +317,7 @@ class GatheredBlocks {
   int number_ = 0;            // of the block that this rank gathers
   std::vector<int> numbers_;  // of all ranks
   FlatArray<std::byte> message_;
-  std::unique_ptr<HostStream> stream_;  // ends before what its tasks use
+  HostStream* stream_ = nullptr;  // that gathers
 };
 
 }  // namespace smp

@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -73,7 +72,7 @@ class ShardedEngine : public FlatEngine {
   ShardedEngine(Ctx& ctx, Layout& layout, int states, bool plain, const ShardedOptions& options)
       : ShardedEngine(ctx, with_external(layout, options), states, plain, options,
                       find_cut(layout, ctx.groups()[Group::shard].size())) {}
-  ~ShardedEngine() { end_side_stream(); }  // before what its tasks use
+  ~ShardedEngine() { end_streams({replicate_, gathers_}); }
 
   /// Brings the parameters of a unit.
   template <class Hooks>
@@ -173,22 +172,29 @@ class ShardedEngine : public FlatEngine {
         ranks_(ctx.groups()[Group::shard].size()),
         tp_(ctx.groups()[Group::tp].size()),
         parts_(plain ? 1 : tp_),
-        beside_(ranks_ > 1 && o.overlap && comm::works_in_any_thread(ctx.groups()[Group::shard])),
+        gathers_(stream_beside(ctx, o, comm::Lane::gather)),
+        replicate_(stream_beside(ctx, o, comm::Lane::replicate)),
         gather_(ctx.groups().beside(comm::Lane::gather, Group::shard), o.gather),
         shards_(layout, ctx.memory(), states, ctx.groups()[Group::shard].rank(), ranks_,
                 [&](const Block& b) { return cut[static_cast<std::size_t>(b.id)]; }),
         values_(layout, shards_, ctx.memory(),
                 {widest(layout), bytes(layout, o.max_live_parameters), bytes(layout, o.merge_gathers_below), o.checked},
-                ranks_, beside_),
+                ranks_, gathers_),
         gradients_(layout, shards_, ctx.memory(), ctx.groups()[Group::shard].rank(), ranks_, widest(layout),
                    bytes(layout, o.reduce_bucket_size)),
         replicas_(layout.blocks().size(), shards_.gradients(plain), bytes(layout, o.reduce_bucket_size)) {
     if (std::none_of(cut.begin(), cut.end(), [](bool c) { return c; })) check_visibility(ctx.memory(), o.checked);
     shards_.initialise(ctx.seed());
     if (o.compare_initial_values) compare_shards(ctx);
-    if (beside_) replicate_ = std::make_unique<HostStream>(HostStream::Mode::worker);
   }
 
+  /// What communicates beside the computation; null: nothing does.
+  template <class Ctx>
+  static HostStream* stream_beside(Ctx& ctx, const ShardedOptions& options, comm::Lane lane) {
+    auto& shard = ctx.groups()[Group::shard];
+    const bool beside = shard.size() > 1 && options.overlap && comm::works_in_any_thread(shard);
+    return beside ? &ctx.groups().stream(lane) : nullptr;
+  }
   static Layout& with_external(Layout& layout, const ShardedOptions& options) {
     if (options.reduce_bucket_size == 0) {
       throw ConfigError("reduce_bucket_size is 0: a bucket of gradients must have room for something");
@@ -314,8 +320,9 @@ class ShardedEngine : public FlatEngine {
 
   int ranks_;  // of the shard group
   int tp_;
-  int parts_;  // over which parameters are cut
-  bool beside_;
+  int parts_;              // over which parameters are cut
+  HostStream* gathers_;    // beside the computation; null: in its stream
+  HostStream* replicate_;  // likewise
   comm::GroupGather gather_;
   ShardStorage shards_;
   GatheredBlocks values_;
@@ -323,7 +330,6 @@ class ShardedEngine : public FlatEngine {
   GradientReduction replicas_;
   HostEvent replicated_;
   std::array<double, 4> message_{};
-  std::unique_ptr<HostStream> replicate_;  // ends before what its tasks use
 };
 
 }  // namespace smp

@@ -58,7 +58,7 @@ class ShardedOptimizerEngine : public FlatEngine {
                         "can do");
     }
   }
-  ~ShardedOptimizerEngine() { end_side_stream(); }
+  ~ShardedOptimizerEngine() { end_streams(); }
 
   /// Brings the parameters of a unit: waits for what is still being gathered.
   /// @throws Error for a backward after the last one of a step
