@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What strategies hold and send is what the planner says, to the byte.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -76,6 +79,47 @@ struct Net {
   Output backward(auto& ctx, const Output& dy, Saved& s) {
     const auto middle = layers.backward(ctx, last.backward(ctx, dy, s.last), s.layers);
     return first.backward(ctx, pairs.backward(ctx, middle, s.pairs), s.first);
+  }
+};
+
+/// A layer that looks at what is held whenever it runs: behind all gathers.
+struct Watched : Dense<T> {
+  const std::function<void()>* look;
+  Watched(std::int64_t in, std::int64_t out, const std::function<void()>& l) : Dense<T>(in, out), look(&l) {}
+  smp::TensorOf<T> forward(auto& ctx, const smp::TensorOf<T>& x, Saved& s) const {
+    (*look)();
+    return Dense<T>::forward(ctx, x, s);
+  }
+  smp::TensorOf<T> backward(auto& ctx, const smp::TensorOf<T>& dy, Saved& s) {
+    (*look)();
+    return Dense<T>::backward(ctx, dy, s);
+  }
+};
+using WatchedPair = smp::Sequential<Watched, Watched>;
+
+/// 20 parameters in the root, and units of 31, 49 and 31.
+struct WatchedNet {
+  using Input = smp::TensorOf<T>;
+  using Output = smp::TensorOf<T>;
+  struct Saved {
+    Watched::Saved first;
+    smp::Repeat<WatchedPair>::Saved pairs;
+  };
+  Watched first;
+  smp::Repeat<WatchedPair> pairs;
+  explicit WatchedNet(const std::function<void()>& look)
+      : first(4, 4, look), pairs(3, [&](std::size_t i) {
+          const std::int64_t inside = i == 1 ? 5 : 3;
+          return WatchedPair(Watched(4, inside, look), Watched(inside, 4, look));
+        }) {}
+  static constexpr auto fields() {
+    return smp::fields(smp::field("first", &WatchedNet::first), smp::field("pairs", &WatchedNet::pairs));
+  }
+  Output forward(auto& ctx, const Input& x, Saved& s) const {
+    return pairs.forward(ctx, first.forward(ctx, x, s.first), s.pairs);
+  }
+  Output backward(auto& ctx, const Output& dy, Saved& s) {
+    return first.backward(ctx, pairs.backward(ctx, dy, s.pairs), s.first);
   }
 };
 
@@ -198,4 +242,54 @@ TEST_CASE("Sharded holds and sends what is planned, whatever the budgets") {
   with(0, 150, 100, 60);
   with(10, 80, 40, 100);
   with(0, 1'000'000, 1'000'000, 1'000'000);
+}
+
+TEST_CASE("from construction on a rank holds its share, what is in use, and two slots of the largest unit") {
+  constexpr std::size_t root = 20, largest = 5 * 5 + 6 * 4;        // elements
+  constexpr std::size_t all = 20 + 2 * (5 * 3 + 4 * 4) + largest;  // a block of a unit is padded to an even number
+  constexpr std::size_t share = 10 + 16 + 25 + 16, needed = root + largest + 1;
+  for (const std::size_t max_live : {std::size_t{0}, needed + 1, std::size_t{110}, std::size_t{1000}}) {
+    CAPTURE(max_live);
+    on_worker(2, 2, [&](auto& worker, const smp::GroupPlaces&) {
+      auto ctx = worker.context();
+      std::function<void()> look = [] {};
+      smp::Sharded<WatchedNet, smp::dynamic> trainer(ctx, WatchedNet(look), smp::optim::AdamW{},
+                                                     {.reduce_bucket_size = 1,
+                                                      .persistence_threshold = 0,
+                                                      .max_live_parameters = max_live,
+                                                      .merge_gathers_below = 0});
+      const smp::GatheredStorage& storage = trainer.engine().values().storage();
+      const std::size_t live = std::min(std::max(max_live, needed), all + 3) * sizeof(T);
+      std::size_t most = 0;
+      look = [&] {
+        most = std::max(most, storage.live_bytes());
+        CHECK(storage.live_bytes() <= live);
+      };
+      const auto check = [&](std::size_t arena) {
+        const smp::Memory& m = worker.memory();
+        CHECK(m[MemoryUse::parameter].peak == share * sizeof(T));
+        CHECK(m[MemoryUse::gradient].peak == share * sizeof(T));
+        CHECK(m[MemoryUse::optimizer].peak == 2 * share * sizeof(T));
+        CHECK(m[MemoryUse::buffer].peak == arena + 2 * (largest + 1) * sizeof(T));
+      };
+      check(needed * sizeof(T));
+      smp::TensorOf<T> x(worker.memory(), {4, 4});
+      for (std::size_t i = 0; i < x.size(); ++i) x.data()[i] = 0.1 * static_cast<double>(i);
+      WatchedNet::Saved saved;
+      for (int s = 0; s < 3; ++s) {
+        for (const int microbatch : {-1, 0, 1}) {  // an evaluation first
+          ctx.training = microbatch >= 0;
+          ctx.last_microbatch = microbatch == 1;
+          const smp::TensorOf<T> y = trainer.forward(ctx, x, saved);
+          if (ctx.training) (void)trainer.backward(ctx, y, saved);
+        }
+        if (s == 0) check(needed * sizeof(T));
+        trainer.step(ctx, 0.01);
+        CHECK(most <= live);
+      }
+      CHECK(most >= std::min(live, needed * sizeof(T)));
+      check(std::max(storage.plan()->arena, needed * sizeof(T)));
+      CHECK(storage.plan()->arena <= live);
+    });
+  }
 }
