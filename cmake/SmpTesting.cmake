@@ -3,7 +3,7 @@
 set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
 set(SMP_TEST_MAX_RANKS 8 CACHE STRING "Tests under MPI that need more ranks are left out")
 # A second MPI runs the code that a first one has run: it need not be optimised twice.
-set(SMP_MPI_TEST_OPTIONS "" CACHE STRING "Compiler options of the tests under MPI, after all others")
+set(SMP_RANK_TEST_OPTIONS "" CACHE STRING "Compiler options of the tests that run on several ranks, after all others")
 
 # Open MPI refuses root and more ranks than cores unless told, and binds each of two ranks, helper threads included, to
 # one core. MPICH ignores these.
