@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -149,6 +150,30 @@ struct Reaches {
   }
 };
 
+/// Adds a weight of the root, without a gradient of its own.
+struct Peeks : Adds {
+  GradOf<Input> backward(auto&, const GradOf<Output>& dy, Saved&) { return dy; }
+};
+struct Root {
+  using Input = Values;
+  using Output = Values;
+  struct Saved {
+    Peeks::Saved first;
+    Plain::Saved last;
+  };
+  AsUnit<Peeks> first;
+  Plain last{3, 3};
+  static constexpr auto fields() {
+    return smp::fields(smp::field("first", &Root::first), smp::field("last", &Root::last));
+  }
+  Output forward(auto& ctx, const Input& x, Saved& s) const {
+    return last.forward(ctx, first.forward(ctx, x, s.first), s.last);
+  }
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& s) {
+    return first.backward(ctx, last.backward(ctx, dy, s.last), s.first);
+  }
+};
+
 /// Two heads of which a step uses one; or, on rank `deviates`, the other one.
 struct Heads {
   using Input = Values;
@@ -240,6 +265,32 @@ TEST_CASE("case 17: a parameter that another unit uses, unregistered and registe
         "unit, or before a strategy has placed it; another unit that uses it says so with the same "
         "tie, or with register_parameter",
         smp::Error);
+  });
+}
+
+TEST_CASE("a unit that only reads a parameter of the root does not take its gradient away") {
+  on_ranks({2, 4}, [](auto& world) {
+    const auto run = [&](auto& group) {
+      smp::Worker worker(group, topology(group.size(), group.size()), 3);
+      auto ctx = worker.context();
+      ShardedOptions options = everything_cut();
+      options.external_parameters = {{"first", "last.weight"}};
+      Sharded<Root> trainer(ctx, Root{}, {}, options);
+      trainer.module().first.marked().other = &trainer.module().last.weight;
+      const std::int64_t each = 8 / group.size();
+      for (int s = 0; s < 3; ++s) {
+        const auto x = samples(worker.memory(), each * group.rank(), each * (group.rank() + 1), 3, s);
+        smp::step(ctx, trainer, SquaredError<T>{}, x, x);
+        CHECK(trainer.step(ctx, 0.01) > 0);
+      }
+      smp::Block& block = trainer.layout().blocks().front();
+      CHECK_THROWS_AS(trainer.with_values(ctx, block, [](const smp::Block&) { throw std::runtime_error("no disk"); }),
+                      std::runtime_error);
+      if (group.size() > 1) CHECK(block.value == nullptr);
+      return weights(ctx, trainer);
+    };
+    auto self = world.split(world.rank(), 0, "ALONE");
+    check_close(run(world), run(self));
   });
 }
 

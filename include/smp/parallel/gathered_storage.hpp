@@ -150,8 +150,6 @@ class GatheredStorage {
   [[nodiscard]] bool frees_storage() const noexcept { return recording_ || !spill_.empty(); }
   /// The plan that is replayed, once there is one.
   [[nodiscard]] const GatherPlan* plan() const noexcept { return plan_ ? &*plan_ : nullptr; }
-  /// The order that the plan was made for, or that is being recorded.
-  [[nodiscard]] std::span<const GatherUse> order() const noexcept { return order_; }
   /// A number for the order in which units have been used in this step.
   [[nodiscard]] std::uint64_t order_hash() const noexcept { return hash_ ^ (hash_ >> 40); }
   /// Bytes that are gathered now.

@@ -121,9 +121,6 @@ class ShardGradients {
     filled_ = 0;
   }
 
-  /// Bytes of the room.
-  [[nodiscard]] std::size_t bytes() const noexcept { return room_.size(); }
-
  private:
   struct Open {
     std::byte* data = nullptr;  // null: no gradient is being computed

@@ -29,7 +29,6 @@ struct ShardPlace {
   std::size_t size = 0;   ///< elements of the shard, padding and all; 0: the block is not cut into shards
   std::size_t first = 0;  ///< first element of this rank's in the block
   std::size_t last = 0;   ///< behind the last one; padding is behind it
-  std::size_t whole = 0;  ///< elements of all shards together
   std::size_t bytes = 0;  ///< of all shards together
 };
 
@@ -161,8 +160,7 @@ class ShardStorage {
     p.size = (block.size + ranks - 1) / ranks;
     p.first = std::min(rank * p.size, block.size);
     p.last = std::min(p.first + p.size, block.size);
-    p.whole = p.size * ranks;
-    p.bytes = p.whole * sizeof(T);
+    p.bytes = p.size * ranks * sizeof(T);
     arrays.places.emplace_back(&block, p.begin);
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {

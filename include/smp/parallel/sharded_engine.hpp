@@ -161,8 +161,6 @@ class ShardedEngine : public FlatEngine {
   [[nodiscard]] const GatheredBlocks& values() const noexcept { return values_; }
   /// Which way gathers took, and why.
   [[nodiscard]] const comm::GroupGather& gather() const noexcept { return gather_; }
-  /// Room for gradients that have not been reduced.
-  [[nodiscard]] const ShardGradients& gradients() const noexcept { return gradients_; }
 
  private:
   template <class Ctx>
