@@ -25,6 +25,7 @@
 
 #include "support/full.hpp"
 #include "support/ranks.hpp"
+#include "support/sanitized.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -164,7 +165,7 @@ TEST_CASE("a step takes the time that the schedule takes") {
       }
       best = std::min(best, longest);
     }
-    CHECK(best <= 1.03 * simulated);
+    CHECK(best <= (sanitized ? 1.3 : 1.03) * simulated);
   }
 }
 
@@ -229,7 +230,7 @@ TEST_CASE("an exception in any call of any layer reaches all ranks, and none of 
                                   }
                                 }),
               doctest::Contains("as told in"));
-          CHECK(smp::Clock::now() - begin < 5s);
+          CHECK(smp::Clock::now() - begin < (sanitized ? 20s : 5s));
           for (const std::string& each : told) CHECK(each.find("as told in " + script.thrower) != std::string::npos);
         }
       }
@@ -241,7 +242,7 @@ TEST_CASE("delays of up to 5 ms at any call change no bit and hang nobody") {
   Script calm;
   const Run run{.schedule = "looped", .chunks = 2, .layers = 4, .microbatches = 4, .steps = 2};
   const auto expected = train(run, calm, 4);
-  for (int repeat = 0; repeat < (full() ? 1000 : 50); ++repeat) {
+  for (int repeat = 0; repeat < (full() ? 1000 : sanitized ? 10 : 50); ++repeat) {
     Script script{.random_delays = full() ? 5000 : repeat < 2 ? 5000 : 200};
     script.draws = static_cast<std::uint64_t>(repeat) * 1000;
     const auto found = train(run, script, 4);
