@@ -272,11 +272,13 @@ concept HasLayers = requires(M& model) { layers_of(model); };
 /// The layers of a model, as a type.
 template <class M>
 struct LayersOfT {
-  struct type {  ///< of a model that has none: what is used of them before that is said
-    struct Value {};
-    struct Gradient {};
-    struct Saved {};
+  /// What is used of the layers of a model that has none, before that is said.
+  struct None {
+    struct Value {};     ///< there is none
+    struct Gradient {};  ///< there is none
+    struct Saved {};     ///< there is none
   };
+  using type = None;  ///< of a model that has none
 };
 template <HasLayers M>
 struct LayersOfT<M> {
