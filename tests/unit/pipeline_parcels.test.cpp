@@ -33,8 +33,7 @@ smp::Envelope<Rows> incoming(smp::Parcel<Rows>& parcel) {
   return e;
 }
 
-std::string refusal(const smp::Envelope<Rows>& envelope) {
-  smp::Memory memory;
+std::string refusal(const smp::Envelope<Rows>& envelope, smp::Memory& memory) {
   smp::Envelope<Rows> copy = envelope;
   try {
     smp::make_tensors(copy, memory);
@@ -70,7 +69,7 @@ TEST_CASE("what a message announces is made; another one, another type or number
             +[](smp::ParcelHeader& h) { h.tensors = 2; }, "and 1 tensors, but found 2")}) {
     smp::Envelope<Rows> wrong = incoming(parcel);
     change(wrong.found);
-    CHECK(refusal(wrong) == expected + what + "; do all ranks of the group run the same batches?");
+    CHECK(refusal(wrong, memory) == expected + what + "; do all ranks of the group run the same batches?");
   }
 }
 
