@@ -181,7 +181,7 @@ TEST_CASE("batches that do not divide, or have fewer samples than micro-batches,
 }
 
 TEST_CASE("under data parallelism of any grade a pipeline computes what one rank computes") {
-  on_ranks({4, 8}, [](auto& world) {
+  on_few_ranks({4, 8}, [](auto& world) {
     const smp::DataParallelOptions plain{.clip = 0.05, .bucket_bytes = 200};
     const smp::ShardedOptimizerOptions optimizer{.clip = 0.05, .bucket_bytes = 200};
     const smp::ShardedOptions sharded{.clip = 0.05, .persistence_threshold = 5};

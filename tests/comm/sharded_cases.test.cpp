@@ -227,7 +227,7 @@ struct Ones {
 }  // namespace
 
 TEST_CASE("case 14: parameters with fewer elements than ranks, below and above the persistence threshold") {
-  on_ranks({2, 4, 8}, [](auto& world) {
+  on_few_ranks({2, 4, 8}, [](auto& world) {
     const Weights one = alone(world, sizes(), 4, 9);
     for (const std::size_t threshold : {std::size_t{0}, std::size_t{10}}) {
       ShardedOptions options = everything_cut();
@@ -364,7 +364,7 @@ TEST_CASE("case 20: frozen and checkpointed, two passes; a tied weight in two un
 }
 
 TEST_CASE("case 22: the norm counts each element once, whatever the degrees: sqrt(8 + 3 + 2 + 4)") {
-  on_ranks({1, 2, 4, 8}, [](auto& world) {
+  on_few_ranks({1, 2, 4, 8}, [](auto& world) {
     for (const int tp : {1, 2}) {
       for (const int sdp : {1, 2, 4}) {
         if (world.size() % (tp * sdp) != 0) continue;
@@ -389,7 +389,7 @@ TEST_CASE("case 22: the norm counts each element once, whatever the degrees: sqr
 }
 
 TEST_CASE("case 31: matrices decay and biases do not, whatever the shards cut through") {
-  on_ranks({1, 2, 4, 8}, [](auto& world) {
+  on_few_ranks({1, 2, 4, 8}, [](auto& world) {
     smp::Worker worker(world, topology(world.size(), world.size()), 3);
     auto ctx = worker.context();
     using Net = smp::Sequential<smp::nn::Linear<T>, smp::nn::LayerNorm<T>>;

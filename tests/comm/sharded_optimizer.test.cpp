@@ -197,7 +197,7 @@ TEST_CASE("clipping: the norm of all elements, once, with the same bits on all r
 }
 
 TEST_CASE("twenty steps that are clipped, in one pass or three, are those of one rank") {
-  on_ranks({2, 4, 8}, [](auto& world) {
+  on_few_ranks({2, 4, 8}, [](auto& world) {
     auto self = world.split(world.rank(), 0, "ALONE");
     const Result one = whole(self, {.clip = 0.05, .steps = 20, .batch = 48});
     for (const int passes : {1, 3}) {
@@ -244,7 +244,7 @@ TEST_CASE("state is kept once, and a step sends (d-1)/d of the gradients and of 
 }
 
 TEST_CASE("case 31: weight decay of a matrix, not of biases and norms, wherever their range is cut") {
-  on_ranks({1, 2, 3, 4, 8}, [](auto& world) {
+  on_few_ranks({1, 2, 3, 4, 8}, [](auto& world) {
     smp::Worker worker(world, Topology(world.size()), 7);
     auto ctx = worker.context();
     using Layers = smp::Sequential<smp::nn::Linear<T>, smp::nn::LayerNorm<T>>;

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #if SMP_TEST_MPI
 #include <smp/comm/mpi.hpp>
@@ -60,6 +61,17 @@ void on_ranks(std::span<const int> sizes, const Body& body) {
 template <class Body>
 void on_ranks(std::initializer_list<int> sizes, const Body& body) {
   on_ranks(std::span<const int>(sizes.begin(), sizes.size()), body);
+}
+
+/// The same, but on eight ranks only if they are threads: for bodies that make groups again and again, which takes
+/// processes that share cores seconds.
+template <class Body>
+void on_few_ranks(std::initializer_list<int> sizes, const Body& body) {
+  std::vector<int> few(sizes);
+#if SMP_TEST_MPI
+  std::erase_if(few, [](int size) { return size >= 8; });
+#endif
+  on_ranks(std::span<const int>(few), body);
 }
 
 }  // namespace smp::testing

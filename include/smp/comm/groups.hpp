@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,15 +42,14 @@ class Groups {
   /// order depends on nothing else, so no two ranks can meet in the making of different groups.
   /// @throws ConfigError if `world` does not have the size of the topology
   template <class Topo>
-  Groups(C& world, const Topo& topology) {
+  Groups(C& world, const Topo& topology)
+      : make_([world, topology](Group kind) mutable { return make(world, topology, kind); }) {
     if (world.size() != topology.world_size()) {
       throw ConfigError("the topology is for " + std::to_string(topology.world_size()) + " ranks, but the world has " +
                         std::to_string(world.size()));
     }
     parts_.reserve(all_groups.size());
-    for (const Group kind : all_groups) parts_.push_back(make(world, topology, kind));
-    lanes_.reserve(lane_groups.size());
-    for (const auto& [lane, kind] : lane_groups) lanes_.push_back(make(world, topology, kind));
+    for (const Group kind : all_groups) parts_.push_back(make_(kind));
   }
 
   /// The group of this kind that this rank is in.
@@ -56,10 +57,13 @@ class Groups {
   /// The same ranks as `(*this)[kind]` for a stream beside the computation: two streams share no communicator.
   /// Two models that are trained by turns share them: they use `stream(lane)`, so that messages of both are in one
   /// order.
+  /// Made when it is first asked for, which all ranks do in one order: strategies ask when they are constructed.
   /// @pre `lane_groups` has the pair
-  [[nodiscard]] C& beside(Lane lane, Group kind) noexcept {
+  [[nodiscard]] C& beside(Lane lane, Group kind) {
     const auto place = std::find(lane_groups.begin(), lane_groups.end(), std::pair(lane, kind)) - lane_groups.begin();
-    return lanes_[static_cast<std::size_t>(place)];
+    std::optional<C>& communicator = lanes_[static_cast<std::size_t>(place)];
+    if (!communicator) communicator.emplace(make_(kind));
+    return *communicator;
   }
 
   /// The stream that communicates beside the computation in a lane; begins when it is asked for.
@@ -82,8 +86,9 @@ class Groups {
     }
   }
 
+  std::function<C(Group)> make_;
   std::vector<C> parts_;
-  std::vector<C> lanes_;
+  std::array<std::optional<C>, lane_groups.size()> lanes_;
   std::array<std::unique_ptr<HostStream>, 3> streams_;  // by lane; end before what they communicate with
 };
 

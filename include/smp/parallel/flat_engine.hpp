@@ -120,6 +120,7 @@ class FlatEngine {
         ranks_(ctx.groups()[Group::dp].size()),
         clip_(options.clip) {
     storage_.initialise(ctx.seed());
+    prepare(ctx, {{comm::Lane::reduce, Group::rdp}, {comm::Lane::reduce, Group::dp}});
     for (const Block& block : layout.blocks()) {
       if (block.shared_by_stages) reduction_.hold(block);
     }
@@ -201,6 +202,13 @@ class FlatEngine {
     return {.step = ++steps_, .learning_rate = learning_rate};
   }
 
+  /// Makes communicators that will be needed, on all ranks alike.
+  template <class Ctx>
+  static void prepare(Ctx& ctx, std::initializer_list<std::pair<comm::Lane, Group>> needed) {
+    if constexpr (requires { ctx.groups().beside(comm::Lane::reduce, Group::rdp); }) {
+      for (const auto& [lane, kind] : needed) (void)ctx.groups().beside(lane, kind);
+    }
+  }
   /// Compares a hash of a rank's parameters with that of rank 0 of a group.
   /// @throws ConfigError on all ranks if they differ
   template <class Ctx>

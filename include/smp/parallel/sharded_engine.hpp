@@ -183,6 +183,11 @@ class ShardedEngine : public FlatEngine {
         replicas_(layout.blocks().size(), shards_.gradients(plain), bytes(layout, o.reduce_bucket_size)) {
     if (std::none_of(cut.begin(), cut.end(), [](bool c) { return c; })) check_visibility(ctx.memory(), o.checked);
     shards_.initialise(ctx.seed());
+    if (ranks_ > 1) {
+      prepare(ctx, {{comm::Lane::reduce, Group::shard},
+                    {comm::Lane::replicate, Group::replica},
+                    {comm::Lane::replicate, Group::tp}});
+    }
     if (o.compare_initial_values) compare_shards(ctx);
   }
 

@@ -51,6 +51,8 @@ class ShardedOptimizerEngine : public FlatEngine {
                 rank_of(ctx, Group::tp), ctx.memory(), states),
         updated_(pieces_.size()),
         gathered_(pieces_.size()) {
+    prepare(ctx,
+            {{comm::Lane::gather, Group::rdp}, {comm::Lane::gather, Group::dp}, {comm::Lane::replicate, Group::tp}});
     for (const Unit& unit : layout.units()) {
       if (unit.shard_degree == 1) continue;
       throw ConfigError("ShardedOptimizer: " + (unit.id == 0 ? "the model" : "the unit \"" + unit.path + "\"") +
