@@ -4,6 +4,7 @@ set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
 set(SMP_TEST_MAX_RANKS 8 CACHE STRING "Tests under MPI that need more ranks are left out")
 # A second MPI runs the code that a first one has run: it need not be optimised twice.
 option(SMP_TEST_THREADS_ONLY "Leave out unit tests that start no thread: ThreadSanitizer has nothing to say of them")
+set(SMP_TEST_MPI_WITHOUT "" CACHE STRING "Tests on ranks, by name, that are run on threads only: what they add is not about MPI")
 set(SMP_RANK_TEST_OPTIONS "" CACHE STRING "Compiler options of the tests that run on several ranks, after all others")
 
 # Open MPI refuses root and more ranks than cores unless told, and binds each of two ranks, helper threads included, to
