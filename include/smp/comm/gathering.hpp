@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -139,7 +140,8 @@ class GroupGather : public Operations<GroupGather> {
  public:
   /// Of the group of `flat`. Collective.
   /// @throws ConfigError as `Gathering` does
-  template <HostCommunicator C>
+  template <class C>
+    requires(!std::same_as<C, GroupGather> && HostCommunicator<C>)
   explicit GroupGather(C flat, const GatherOptions& options = {})
       : GroupGather(Gathering<C>(std::move(flat), options)) {}
 
