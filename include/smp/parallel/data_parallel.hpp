@@ -77,15 +77,6 @@ class DataParallelEngine : public FlatEngine {
   }
 
  private:
-  template <class Groups>
-  auto all_reduce(Groups& groups) {
-    return [this, &groups](auto& stream, auto gradients, std::size_t bucket) {
-      const bool summed = reduction().buckets()[bucket].over_tp == OverTp::summands;
-      auto& group = groups.beside(comm::Lane::reduce, summed ? Group::dp : Group::rdp);
-      group.all_reduce(stream, gradients, gradients, sum, Purpose::gradient);
-    };
-  }
-
   int parts_;  // over which parameters are cut
 };
 

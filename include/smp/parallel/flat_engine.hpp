@@ -167,6 +167,16 @@ class FlatEngine {
     if (last_microbatch && side_stream_) launch(hooks.compute, false, reduce);
   }
 
+  /// What sums a bucket over the ranks that have summands of it.
+  template <class Groups>
+  auto all_reduce(Groups& groups) {
+    return [this, &groups](auto& stream, auto gradients, std::size_t bucket) {
+      const bool summed = reduction().buckets()[bucket].over_tp == OverTp::summands;
+      auto& group = groups.beside(comm::Lane::reduce, summed ? Group::dp : Group::rdp);
+      group.all_reduce(stream, gradients, gradients, sum, Purpose::gradient);
+    };
+  }
+
   /// Sums the gradients of what several stages of a pipeline have whole, before they are reduced.
   template <class Ctx>
   void sum_over_stages(Ctx& ctx) {

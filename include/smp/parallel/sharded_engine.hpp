@@ -234,15 +234,6 @@ class ShardedEngine : public FlatEngine {
     return elements < most / widest(layout) ? elements * widest(layout) : most;
   }
 
-  template <class Groups>
-  auto all_reduce(Groups& groups) {
-    return [this, &groups](auto& stream, auto gradients, std::size_t bucket) {
-      const bool summed = reduction().buckets()[bucket].over_tp == OverTp::summands;
-      auto& group = groups.beside(comm::Lane::reduce, summed ? Group::dp : Group::rdp);
-      group.all_reduce(stream, gradients, gradients, sum, Purpose::gradient);
-    };
-  }
-
   /// Sums shards over the replicas, those that are complete or `all`; then, of whole parameters that the
   /// tensor-parallel ranks have summands of, over these. `compute` goes on after all.
   template <class Groups>
