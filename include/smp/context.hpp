@@ -20,6 +20,29 @@ namespace smp {
 /// No strategy: parameters are always there.
 struct NoHooks {};
 
+/// A time in which a context says what it said when something ran for the first time, for running it again.
+template <class Ctx>
+class RunAgain {
+ public:
+  /// It begins.
+  RunAgain(Ctx& ctx, RandomPosition position, bool training)
+      : ctx_(ctx), position_(ctx.position), training_(ctx.training) {
+    ctx.position = position;
+    ctx.training = training;
+  }
+  RunAgain(const RunAgain&) = delete;
+  RunAgain& operator=(const RunAgain&) = delete;
+  ~RunAgain() {
+    ctx_.position = position_;
+    ctx_.training = training_;
+  }
+
+ private:
+  Ctx& ctx_;
+  RandomPosition position_;
+  bool training_;
+};
+
 /// The surroundings of a module on one rank.
 /// @tparam Stream what kernels are enqueued in
 /// @tparam Groups has `operator[](Group)`: a communicator for each kind of group

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <smp/context.hpp>
 #include <smp/degrees.hpp>
 #include <smp/module.hpp>
 
@@ -83,17 +84,7 @@ class Checkpointed {
  private:
   template <class Ctx>
   void recompute(Ctx& ctx, Saved& saved) const {
-    struct Restore {
-      Ctx& ctx;
-      RandomPosition position;
-      bool training;
-      ~Restore() {
-        ctx.position = position;
-        ctx.training = training;
-      }
-    } restore{ctx, ctx.position, ctx.training};
-    ctx.position = saved.position;
-    ctx.training = saved.training;
+    const RunAgain again(ctx, saved.position, saved.training);
     (void)module_.forward(ctx, saved.input, saved.inner);
     saved.input = Input{};
   }

@@ -215,9 +215,7 @@ class FlatEngine {
   /// Makes communicators that will be needed, on all ranks alike.
   template <class Ctx>
   static void prepare(Ctx& ctx, std::initializer_list<std::pair<comm::Lane, Group>> needed) {
-    if constexpr (requires { ctx.groups().beside(comm::Lane::reduce, Group::rdp); }) {
-      for (const auto& [lane, kind] : needed) (void)ctx.groups().beside(lane, kind);
-    }
+    for (const auto& [lane, kind] : needed) (void)ctx.groups().beside(lane, kind);
   }
   /// Compares a hash of a rank's parameters with that of rank 0 of a group.
   /// @throws ConfigError on all ranks if they differ

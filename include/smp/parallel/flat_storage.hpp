@@ -103,6 +103,13 @@ struct FlatArrays {
   }
 };
 
+/// @throws ConfigError for a block of 16-bit values
+[[noreturn]] inline void refuse_elements(const Block& block) {
+  throw ConfigError("values of " + std::to_string(block.element_bytes) +
+                    " bytes need masters in single precision, which this strategy does not keep: \"" +
+                    block.segments.front().name + "\"");
+}
+
 /// The storage of a model's parameters when every rank has all of them, or its part. Blocks are in the order in which
 /// forward uses them, without gaps: those of the root, which backward completes last, come first, and a tied one is
 /// where it is used first. What is summed over the tensor-parallel ranks, too, comes behind the rest; parts of cut
@@ -132,9 +139,7 @@ class FlatStorage {
       } else if (block->element_bytes == sizeof(double)) {
         add(doubles_, *block);
       } else {
-        throw ConfigError("values of " + std::to_string(block->element_bytes) +
-                          " bytes need masters in single precision, which this strategy does not keep: \"" +
-                          block->segments.front().name + "\"");
+        refuse_elements(*block);
       }
     }
     for_each_type([&](auto& arrays) { allocate(arrays, memory, states); });

@@ -27,7 +27,6 @@ namespace smp {
 
 /// How parameters are gathered; sizes in bytes.
 struct GatherLimits {
-  std::size_t granule = 1;      ///< every place is a multiple of it
   std::size_t max_live = 0;     ///< gathered at a time; what a unit needs at once always is
   std::size_t merge_below = 0;  ///< smaller gathers that follow each other become one message
   bool checked = false;         ///< released storage is NaN, a block comes back elsewhere, and every gather says which
@@ -45,13 +44,13 @@ class GatheredBlocks {
         limits_(limits),
         ranks_(static_cast<std::size_t>(ranks)),
         units_(static_cast<int>(layout.units().size())),
+        stream_(beside),
         storage_(memory, blocks_of_units(layout), inside_units(layout), footprints(layout), largest_set(layout),
                  limits.max_live, limits.checked ? jitter_bytes : 0) {
     // A merged message needs room beside the arena, which only a larger budget has.
     limits_.merge_below =
         std::min(limits_.merge_below, limits_.max_live - std::min(limits_.max_live, storage_.arena_bytes()));
     for (Block& b : layout.blocks()) blocks_.emplace_back().block = &b;
-    stream_ = beside;
   }
 
   /// Brings what a unit uses, and what the plan fetches ahead. `compute` goes on when the unit's are there.
@@ -102,14 +101,6 @@ class GatheredBlocks {
   }
   /// The shards have been written by the host: what is gathered is stale.
   void forget() noexcept { storage_.forget(); }
-  /// Waits for what is on its way and forgets what has gone wrong.
-  void settle() noexcept {
-    try {
-      if (stream_) stream_->synchronize();
-    } catch (...) {
-      // Whoever discards has seen it: the computation waits for what is gathered.
-    }
-  }
 
   /// Where everything is.
   [[nodiscard]] const GatheredStorage& storage() const noexcept { return storage_; }
@@ -141,7 +132,7 @@ class GatheredBlocks {
   }
   [[nodiscard]] std::size_t footprint(int block) const {
     const std::size_t slack = limits_.checked ? 8 * jitter_bytes : 0;
-    return (shards_->place(block).bytes + limits_.granule - 1) / limits_.granule * limits_.granule + slack;
+    return shards_->place(block).room + slack;
   }
   std::vector<std::size_t> footprints(Layout& layout) const {
     std::vector<std::size_t> all;
@@ -308,7 +299,8 @@ class GatheredBlocks {
   Memory* memory_;
   GatherLimits limits_;
   std::size_t ranks_;
-  int units_;  // of the layout
+  int units_;           // of the layout
+  HostStream* stream_;  // that gathers; null: that of the computation
   GatheredStorage storage_;
   std::deque<OfBlock> blocks_;
   HostEvent updated_;         // the values of the shards are those of this step
@@ -317,7 +309,6 @@ class GatheredBlocks {
   int number_ = 0;            // of the block that this rank gathers
   std::vector<int> numbers_;  // of all ranks
   FlatArray<std::byte> message_;
-  HostStream* stream_ = nullptr;  // that gathers
 };
 
 }  // namespace smp

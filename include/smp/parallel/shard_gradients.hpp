@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <span>
@@ -31,22 +32,17 @@ namespace smp {
 /// all the while these are, and two slots for the others; one is filled while the other is reduced.
 class ShardGradients {
  public:
-  /// @param granule bytes that every place is a multiple of
   /// @param bucket_bytes gradients that are reduced together; a larger unit goes alone
-  ShardGradients(Layout& layout, ShardStorage& shards, Memory& memory, int rank, int ranks, std::size_t granule,
-                 std::size_t bucket_bytes)
-      : layout_(&layout),
-        shards_(&shards),
-        rank_(rank),
-        ranks_(ranks),
-        granule_(granule),
-        open_(layout.blocks().size()) {
+  ShardGradients(Layout& layout, ShardStorage& shards, Memory& memory, int rank, int ranks, std::size_t bucket_bytes)
+      : layout_(&layout), shards_(&shards), rank_(rank), ranks_(ranks), open_(layout.blocks().size()) {
     find_units();
     make_room(memory, bucket_bytes);
   }
 
   /// Whether the unit has gradients here, or ends a pass of backward.
-  [[nodiscard]] bool has(const Unit& unit) const noexcept { return !own(unit).blocks.empty() || unit.parent < 0; }
+  [[nodiscard]] bool has(const Unit& unit) const noexcept {
+    return !own(unit).blocks.empty() || (unit.parent < 0 && room_.size() > 0);
+  }
 
   /// A unit is entered by a backward: its blocks get room, set to zero.
   template <class Comm>
@@ -143,9 +139,7 @@ class ShardGradients {
   [[nodiscard]] OfUnit& own(const Unit& unit) noexcept { return units_[static_cast<std::size_t>(unit.id)]; }
   [[nodiscard]] const OfUnit& own(const Unit& unit) const noexcept { return units_[static_cast<std::size_t>(unit.id)]; }
   [[nodiscard]] Open& open(const Block& b) noexcept { return open_[static_cast<std::size_t>(b.id)]; }
-  [[nodiscard]] std::size_t footprint(const Block& b) const noexcept {
-    return (shards_->place(b.id).bytes + granule_ - 1) / granule_ * granule_;
-  }
+  [[nodiscard]] std::size_t footprint(const Block& b) const noexcept { return shards_->place(b.id).room; }
 
   void find_units() {
     for (Unit& u : layout_->units()) {
@@ -206,7 +200,7 @@ class ShardGradients {
     for (const std::size_t r : regions) outer += r;
     const std::size_t room = std::max(2 * std::max(std::min(bucket_bytes, all), unit), outer + unit);
     room_ = FlatArray<std::byte>(memory, MemoryUse::buffer, room);
-    const std::size_t half = (room - outer) / 2 / granule_ * granule_;
+    const std::size_t half = (room - outer) / 2 / shards_->granule() * shards_->granule();
     both_ = half >= unit;
     limit_ = std::min(bucket_bytes, both_ ? half : unit);
     std::byte* next = room_.data();
@@ -312,9 +306,7 @@ class ShardGradients {
   template <class T>
   static void add(HostStream& stream, std::span<T> to, const T* from) {
     stream.enqueue([data = to.data(), size = to.size(), from] {
-      vectorized([=](auto) {
-        for (std::size_t i = 0; i < size; ++i) data[i] += from[i];
-      });
+      vectorized([=](auto unit) { add_arrays(unit, static_cast<std::int64_t>(size), data, from, data); });
     });
   }
 
@@ -322,7 +314,6 @@ class ShardGradients {
   ShardStorage* shards_;
   int rank_;
   int ranks_;
-  std::size_t granule_;
   std::deque<OfUnit> units_;
   std::vector<Open> open_;  // by block
   FlatArray<std::byte> room_;

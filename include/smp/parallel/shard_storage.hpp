@@ -30,7 +30,15 @@ struct ShardPlace {
   std::size_t first = 0;  ///< first element of this rank's in the block
   std::size_t last = 0;   ///< behind the last one; padding is behind it
   std::size_t bytes = 0;  ///< of all shards together
+  std::size_t room = 0;   ///< for them, so that what follows is aligned
 };
+
+/// Bytes of the widest element of a model.
+[[nodiscard]] inline std::size_t widest_element(Layout& layout) noexcept {
+  std::size_t bytes = 1;
+  for (const Block& b : layout.blocks()) bytes = std::max(bytes, b.element_bytes);
+  return bytes;
+}
 
 /// The shards of one rank. Blocks are in the order in which forward uses them, without gaps; frozen ones follow.
 class ShardStorage {
@@ -41,7 +49,7 @@ class ShardStorage {
   /// @throws ConfigError for 16-bit values
   template <class IsCut>
   ShardStorage(Layout& layout, Memory& memory, int states, int rank, int ranks, IsCut cut)
-      : places_(layout.blocks().size()) {
+      : granule_(widest_element(layout)), places_(layout.blocks().size()) {
     std::size_t order = 0;
     for (Block* block : FlatStorage::in_order(layout)) {
       orders_.emplace_back(block->id, order++);
@@ -51,9 +59,7 @@ class ShardStorage {
       } else if (block->element_bytes == sizeof(double)) {
         add(doubles_, *block, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
       } else {
-        throw ConfigError("values of " + std::to_string(block->element_bytes) +
-                          " bytes need masters in single precision, which this strategy does not keep: \"" +
-                          block->segments.front().name + "\"");
+        refuse_elements(*block);
       }
     }
     std::sort(orders_.begin(), orders_.end());
@@ -67,6 +73,8 @@ class ShardStorage {
     f(doubles_);
   }
 
+  /// Bytes that every place for gathered shards is a multiple of.
+  [[nodiscard]] std::size_t granule() const noexcept { return granule_; }
   /// True if some block is cut into shards.
   [[nodiscard]] bool any() const noexcept { return !floats_.places.empty() || !doubles_.places.empty(); }
   /// Where the shard of a block is.
@@ -161,6 +169,7 @@ class ShardStorage {
     p.first = std::min(rank * p.size, block.size);
     p.last = std::min(p.first + p.size, block.size);
     p.bytes = p.size * ranks * sizeof(T);
+    p.room = (p.bytes + granule_ - 1) / granule_ * granule_;
     arrays.places.emplace_back(&block, p.begin);
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {
@@ -191,6 +200,7 @@ class ShardStorage {
     }
   }
 
+  std::size_t granule_;
   FlatArrays<float> floats_;
   FlatArrays<double> doubles_;
   std::vector<ShardPlace> places_;                   // by block

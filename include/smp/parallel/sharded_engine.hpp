@@ -136,11 +136,8 @@ class ShardedEngine : public FlatEngine {
   /// Forgets the gradients since the last update; all ranks do.
   template <class Ctx>
   void discard(Ctx& ctx) {
-    values_.settle();
-    try {
-      if (replicate_) replicate_->synchronize();
-    } catch (...) {
-      // Whoever discards has seen it.
+    for (HostStream* stream : {gathers_, replicate_}) {
+      if (stream != nullptr) forget(*stream);
     }
     FlatEngine::discard(ctx);
     gradients_.settle(beside(ctx.stream()));
@@ -176,9 +173,9 @@ class ShardedEngine : public FlatEngine {
         shards_(layout, ctx.memory(), states, ctx.groups()[Group::shard].rank(), ranks_,
                 [&](const Block& b) { return cut[static_cast<std::size_t>(b.id)]; }),
         values_(layout, shards_, ctx.memory(),
-                {widest(layout), bytes(layout, o.max_live_parameters), bytes(layout, o.merge_gathers_below), o.checked},
-                ranks_, gathers_),
-        gradients_(layout, shards_, ctx.memory(), ctx.groups()[Group::shard].rank(), ranks_, widest(layout),
+                {bytes(layout, o.max_live_parameters), bytes(layout, o.merge_gathers_below), o.checked}, ranks_,
+                gathers_),
+        gradients_(layout, shards_, ctx.memory(), ctx.groups()[Group::shard].rank(), ranks_,
                    bytes(layout, o.reduce_bucket_size)),
         replicas_(layout.blocks().size(), shards_.gradients(plain), bytes(layout, o.reduce_bucket_size)) {
     if (std::none_of(cut.begin(), cut.end(), [](bool c) { return c; })) check_visibility(ctx.memory(), o.checked);
@@ -222,22 +219,18 @@ class ShardedEngine : public FlatEngine {
     }
     return cut;
   }
-  /// Bytes of the widest element.
-  static std::size_t widest(Layout& layout) {
-    std::size_t bytes = 1;
-    for (const Block& b : layout.blocks()) bytes = std::max(bytes, b.element_bytes);
-    return bytes;
-  }
   /// Bytes of so many elements, or as many as can be counted.
   static std::size_t bytes(Layout& layout, std::size_t elements) {
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 4;
-    return elements < most / widest(layout) ? elements * widest(layout) : most;
+    const std::size_t each = widest_element(layout);
+    return elements < most / each ? elements * each : most;
   }
 
   /// Sums shards over the replicas, those that are complete or `all`; then, of whole parameters that the
   /// tensor-parallel ranks have summands of, over these. `compute` goes on after all.
   template <class Groups>
   void sum_over_replicas(HostStream& compute, Groups& groups, bool all) {
+    if (!shards_.any()) return;
     HostStream& replicate = replicate_ ? *replicate_ : compute;
     auto& replica = groups.beside(comm::Lane::replicate, Group::replica);
     replicas_.launch(beside(compute), replicate, all, [&](auto gradients, std::size_t) {

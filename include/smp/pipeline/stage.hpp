@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <smp/context.hpp>
 #include <smp/module.hpp>
 #include <smp/pipeline/checkpoint_groups.hpp>
 #include <smp/pipeline/layers.hpp>
@@ -78,18 +79,9 @@ struct Stage {
  private:
   template <class Ctx>
   void repeat(Ctx& ctx, LayerRange range, CheckpointedGroup<L>& group, typename L::Saved& saved) const {
-    struct Restore {
-      Ctx& ctx;
-      RandomPosition position;
-      bool training;
-      ~Restore() {
-        ctx.position = position;
-        ctx.training = training;
-      }
-    } restore{ctx, ctx.position, ctx.training};
-    ctx.position = group.position;
-    if (!same_randomness) ctx.position.step ^= std::uint64_t{1} << 63;
-    ctx.training = group.training;
+    RandomPosition position = group.position;
+    if (!same_randomness) position.step ^= std::uint64_t{1} << 63;
+    const RunAgain again(ctx, position, group.training);
     (void)layers.forward(ctx, range, std::move(group.input), saved);
     group.input = {};
   }
