@@ -100,10 +100,13 @@ class TensorOf {
       : storage_(std::exchange(other.storage_, nullptr)),
         offset_(std::exchange(other.offset_, 0)),
         shape_(std::exchange(other.shape_, Shape{})) {}
-  TensorOf& operator=(TensorOf other) noexcept {
-    std::swap(storage_, other.storage_);
-    std::swap(offset_, other.offset_);
-    std::swap(shape_, other.shape_);
+  // Not one operator that takes its argument by value: clang 16 forgets to destroy that in `t = {}` inside a template.
+  TensorOf& operator=(const TensorOf& other) noexcept { return *this = TensorOf(other); }
+  TensorOf& operator=(TensorOf&& other) noexcept {
+    TensorOf taken(std::move(other));
+    std::swap(storage_, taken.storage_);
+    std::swap(offset_, taken.offset_);
+    std::swap(shape_, taken.shape_);
     return *this;
   }
   ~TensorOf() {

@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <smp/parallel/flat_storage.hpp>
 #include <smp/tensor.hpp>
 
 using smp::Memory, smp::MemoryUse, smp::Tensor;
@@ -86,6 +87,23 @@ TEST_CASE("copies of a tensor are handles of the same elements; the last one giv
   Tensor& self = a;
   a = self;
   CHECK(a.empty());
+}
+
+TEST_CASE_TEMPLATE("what an assignment of {} replaces is given back at once, in a template too", T, float, double) {
+  Memory memory;
+  const auto replace = [](auto& held) { held = {}; };
+  smp::TensorOf<T> tensor(memory, {10});
+  smp::FlatArray<T> array(memory, MemoryUse::buffer, 10);
+  replace(tensor);
+  replace(array);
+  CHECK(memory[MemoryUse::activation].live == 0);
+  CHECK(memory[MemoryUse::buffer].live == 0);
+
+  smp::TensorOf<T> same(memory, {10});
+  smp::TensorOf<T>& itself = same;
+  same = itself;
+  same = std::move(itself);
+  CHECK(same.size() == 10);
 }
 
 TEST_CASE("a tensor without elements has a shape and no bytes, and one of zero rows is not empty") {

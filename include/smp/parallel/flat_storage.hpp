@@ -45,11 +45,12 @@ class FlatArray {
         use_(other.use_),
         size_(std::exchange(other.size_, 0)),
         data_(std::exchange(other.data_, nullptr)) {}
-  FlatArray& operator=(FlatArray other) noexcept {
-    std::swap(memory_, other.memory_);
-    std::swap(use_, other.use_);
-    std::swap(size_, other.size_);
-    std::swap(data_, other.data_);
+  FlatArray& operator=(FlatArray&& other) noexcept {
+    FlatArray taken(std::move(other));
+    std::swap(memory_, taken.memory_);
+    std::swap(use_, taken.use_);
+    std::swap(size_, taken.size_);
+    std::swap(data_, taken.data_);
     return *this;
   }
   ~FlatArray() {

@@ -28,8 +28,10 @@ class Table {
   }
   /// Leaves `other` empty.
   constexpr Table(Table&& other) noexcept { swap(other); }
-  constexpr Table& operator=(Table other) noexcept {
-    swap(other);
+  constexpr Table& operator=(const Table& other) { return *this = Table(other); }
+  constexpr Table& operator=(Table&& other) noexcept {
+    Table taken(std::move(other));
+    swap(taken);
     return *this;
   }
   constexpr ~Table() { delete[] data_; }
