@@ -89,18 +89,18 @@ TEST_CASE("copies of a tensor are handles of the same elements; the last one giv
   CHECK(a.empty());
 }
 
-TEST_CASE_TEMPLATE("what an assignment of {} replaces is given back at once, in a template too", T, float, double) {
+TEST_CASE("what an assignment of {} replaces is given back at once, in a template too") {
   Memory memory;
-  const auto replace = [](auto& held) { held = {}; };
-  smp::TensorOf<T> tensor(memory, {10});
-  smp::FlatArray<T> array(memory, MemoryUse::buffer, 10);
-  replace(tensor);
-  replace(array);
+  Tensor tensor(memory, {10});
+  smp::FlatArray<float> array(memory, MemoryUse::buffer, 10);
+  // Names of the template, but not of its parameter: what clang 16 gets wrong if assignment takes a value.
+  const auto replace = [&](auto) { tensor = {}, array = {}; };
+  replace(0);
   CHECK(memory[MemoryUse::activation].live == 0);
   CHECK(memory[MemoryUse::buffer].live == 0);
 
-  smp::TensorOf<T> same(memory, {10});
-  smp::TensorOf<T>& itself = same;
+  Tensor same(memory, {10});
+  Tensor& itself = same;
   same = itself;
   same = std::move(itself);
   CHECK(same.size() == 10);
