@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -78,9 +79,8 @@ Result train(World& world, const Run& run) {
       smp::degrees_for(world.size(), {.pp = run.pp, .rdp = smp::dynamic, .sdp = run.sdp}));
   smp::Worker worker(world, topology, 7);
   auto ctx = worker.context();
-  smp::DataParallel trainer(ctx,
-                            Model(ctx, net(), run.options, smp::Schedule::Runtime::named(run.schedule, run.chunks)),
-                            smp::optim::AdamW({.weight_decay = 0.1}), {.clip = 0.05});
+  smp::AnyStrategy trainer(ctx, Model(ctx, net(), run.options, smp::Schedule::Runtime::named(run.schedule, run.chunks)),
+                           smp::optim::AdamW({.weight_decay = 0.1}), run.strategy);
   Result result;
   const int copies = worker.groups()[Group::rdp].size(), copy = worker.groups()[Group::rdp].rank();
   for (int s = 0; s < run.steps; ++s) {
@@ -102,6 +102,17 @@ Result train(World& world, const Run& run) {
     result.weights[order = name].assign(values.begin(), values.end());
   });
   CHECK(worker.memory()[smp::MemoryUse::activation].live == 0);
+  // It is the strategy that was asked for.
+  const auto reductions = [&](Operation operation) {
+    std::uint64_t calls = 0;
+    for (const auto& row : worker.counters().rows()) {
+      calls += row.operation == operation && row.purpose == Purpose::gradient ? row.count.calls : 0;
+    }
+    return calls;
+  };
+  CHECK((reductions(Operation::reduce_scatter) > 0) == std::holds_alternative<smp::ShardedOptions>(run.strategy));
+  CHECK((reductions(Operation::reduce_scatter_v) > 0) ==
+        std::holds_alternative<smp::ShardedOptimizerOptions>(run.strategy));
   return result;
 }
 
