@@ -33,6 +33,7 @@ struct Told {
   std::string schedule = "interleaved";
   int chunks = 1, microbatches = 4, active = 0, samples = 8, layers = 7, width = 3;
   std::vector<int> partition{};
+  smp::CheckpointGroups checkpointing{};
 };
 
 /// A step of what this rank was told; counts it if it begins.
@@ -44,11 +45,11 @@ void run(World& world, const Told& t, std::atomic<int>& begun) {
       7);
   auto ctx = worker.context();
   const auto layer = [&](std::size_t) { return Layer(t.width, t.width); };
-  smp::DataParallel trainer(
-      ctx,
-      Model(ctx, Net(layer(0), smp::Repeat<Layer>(static_cast<std::size_t>(t.layers), layer)),
-            {.partition = t.partition, .active = t.active}, smp::Schedule::Runtime::named(t.schedule, t.chunks)),
-      smp::optim::AdamW{});
+  smp::DataParallel trainer(ctx,
+                            Model(ctx, Net(layer(0), smp::Repeat<Layer>(static_cast<std::size_t>(t.layers), layer)),
+                                  {.partition = t.partition, .checkpointing = t.checkpointing, .active = t.active},
+                                  smp::Schedule::Runtime::named(t.schedule, t.chunks)),
+                            smp::optim::AdamW{});
   smp::TensorOf<double> x(worker.memory(), {t.samples, t.width});
   std::fill(x.begin(), x.end(), 0.5);
   (void)smp::step(ctx, trainer, SquaredError<double>{}, x, x, {.microbatches = t.microbatches});
@@ -85,6 +86,8 @@ TEST_CASE("each pair of ranks that were told different things stops before the f
   add([](Told& t) { t.layers = 8; }, "layers", "9");
   add([](Told& t) { t.width = 4; }, "bytes of layer 0", "160");
   add([](Told& t) { t.partition = {1, 7}; }, "the partition", "1,7");
+  add([](Told& t) { t.checkpointing.most = 3; }, "checkpointed layers", "0-2,3-3,4-6,7-7");
+  add([](Told& t) { t.checkpointing.same_randomness = false; }, "the same randomness", "no");
   add([](Told& t) { t.microbatches = 2; }, "micro-batches", "2");
   add([](Told& t) { t.samples = 16; }, "the batch", "[16, 3] and [4, 3]");
   std::set<std::string> sentences;
@@ -113,7 +116,7 @@ TEST_CASE("each pair of ranks that were told different things stops before the f
     }
   }
   CHECK(pairs >= 30);
-  CHECK(sentences.size() >= 14);
+  CHECK(sentences.size() >= 16);
   std::atomic<int> begun{0};
   smp::comm::launch(4, [&](World& world) { run(world, {}, begun); });
   CHECK(begun == 4);

@@ -21,6 +21,13 @@ class Checkpointed {
   static_assert(Enabled == 0 || Enabled == 1 || Enabled == dynamic,
                 "smp::Checkpointed: the second argument is 1, 0 or smp::dynamic");
   static_assert(
+      !requires {
+        typename M::Schedule;
+        typename M::Rows;
+      },
+      "smp::Checkpointed: a Pipeline lies across stages, which cannot be computed again as one; wrap children of its "
+      "model, or say PipelineOptions::checkpointing");
+  static_assert(
       std::is_default_constructible_v<typename M::Input>,
       "smp::Checkpointed: the Input of the module must have a default constructor, for Saved is empty at first");
 

@@ -23,7 +23,8 @@ struct LayerRange {
   friend constexpr bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-/// Groups of consecutive layers on one stage, of each of which only the input is kept between forward and backward.
+/// Groups of consecutive layers on one stage, of each of which only the input is kept between forward and backward. No
+/// layer is in two of them: what is in a `CheckpointedTree` already is left to that.
 struct CheckpointGroups {
   static constexpr int all = std::numeric_limits<int>::max();  ///< as many as there are
 
@@ -52,25 +53,45 @@ struct CheckpointGroups {
   }
 };
 
+/// A child of the model that is checkpointed as a whole.
+struct CheckpointedTree {
+  std::string name;   ///< in the model
+  LayerRange layers;  ///< what it consists of; not empty
+};
+
 /// Some consecutive layers of a stage.
 struct LayerGroup {
-  LayerRange layers;  ///< which
-  bool checkpointed;  ///< they keep their input only
+  LayerRange layers;            ///< which
+  bool checkpointed;            ///< they keep their input only
+  bool same_randomness = true;  ///< if so, in both passes
   friend constexpr bool operator==(const LayerGroup&, const LayerGroup&) = default;
 };
 
-/// The layers of a stage in groups.
-[[nodiscard]] inline std::vector<LayerGroup> group_layers(LayerRange stage, const CheckpointGroups& groups) {
-  std::vector<LayerGroup> all;
-  const int from = std::clamp(groups.layers.first, stage.first, stage.last);
-  const int to = groups.most == 0 ? from : std::clamp(groups.layers.last, from, stage.last);
-  if (stage.first < from) all.push_back({{stage.first, from}, false});
+/// Adds some layers of a stage, as `groups` says.
+inline void append_groups(std::vector<LayerGroup>& all, LayerRange some, const CheckpointGroups& groups) {
+  const int from = std::clamp(groups.layers.first, some.first, some.last);
+  const int to = groups.most == 0 ? from : std::clamp(groups.layers.last, from, some.last);
+  if (some.first < from) all.push_back({{some.first, from}, false});
   for (int first = from; first < to;) {
     const int last = to - first <= groups.most ? to : first + groups.most;
-    all.push_back({{first, last}, true});
+    all.push_back({{first, last}, true, groups.same_randomness});
     first = last;
   }
-  if (to < stage.last) all.push_back({{to, stage.last}, false});
+  if (to < some.last) all.push_back({{to, some.last}, false});
+}
+
+/// The layers of a stage in groups: each tree that lies in it as a whole is one, with the same random numbers in both
+/// passes; all other layers, those of a tree that is cut among them, are grouped as `groups` says.
+[[nodiscard]] inline std::vector<LayerGroup> group_layers(LayerRange stage, const CheckpointGroups& groups,
+                                                          const std::vector<CheckpointedTree>& trees = {}) {
+  std::vector<LayerGroup> all;
+  for (const CheckpointedTree& tree : trees) {
+    if (tree.layers.first < stage.first || tree.layers.last > stage.last) continue;
+    append_groups(all, {stage.first, tree.layers.first}, groups);
+    all.push_back({tree.layers, true});
+    stage.first = tree.layers.last;
+  }
+  append_groups(all, stage, groups);
   return all;
 }
 

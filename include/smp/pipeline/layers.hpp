@@ -2,8 +2,9 @@
 #pragma once
 
 /// @file
-/// A `Sequential` as the row of layers that a pipeline cuts: its children, of a `Repeat` each element. A run of layers
-/// is run by itself; which layers is known at run time, so that the depth of a pipeline costs nothing at compile time.
+/// A `Sequential` as the row of layers that a pipeline cuts: its children, of a `Repeat` each element, also of one in a
+/// `Checkpointed`. A run of layers is run by itself; which layers is known at run time, so that the depth of a pipeline
+/// costs nothing at compile time.
 
 #include <array>
 #include <cstddef>
@@ -11,21 +12,48 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <smp/module.hpp>
 #include <smp/parallel/boundary.hpp>
+#include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
 #include <smp/pipeline/checkpoint_groups.hpp>
 
 namespace smp {
 
-/// True for the repetitions.
+/// How many layers a child of the model is: one, whatever it is made of.
+template <class C>
+struct RowOf {
+  static constexpr bool repeats = false;  ///< it is no repetition
+};
+/// One for each element of a repetition.
 template <class M>
-inline constexpr bool is_repeat = false;
-/// They are.
-template <class M>
-inline constexpr bool is_repeat<Repeat<M>> = true;
+struct RowOf<Repeat<M>> {
+  static constexpr bool repeats = true;  ///< it is one
+  using Layer = M;                       ///< an element
+  /// The elements of `child`.
+  [[nodiscard]] static Repeat<M>& elements(Repeat<M>& child) noexcept { return child; }
+  /// What they have saved.
+  [[nodiscard]] static typename Repeat<M>::Saved& saved(typename Repeat<M>::Saved& all) noexcept { return all; }
+  /// Whether only their input is kept.
+  [[nodiscard]] static bool checkpointed(const Repeat<M>&) noexcept { return false; }
+};
+/// The same of a repetition that is checkpointed as a whole. Its layers are run one by one, so who runs them keeps what
+/// the wrapper would have kept.
+template <class M, int Enabled>
+struct RowOf<Checkpointed<Repeat<M>, Enabled>> {
+  static constexpr bool repeats = true;            ///< it is one
+  using Layer = M;                                 ///< an element
+  using Child = Checkpointed<Repeat<M>, Enabled>;  ///< the wrapper
+  /// The elements of `child`.
+  [[nodiscard]] static Repeat<M>& elements(Child& child) noexcept { return child.inner(); }
+  /// What they have saved.
+  [[nodiscard]] static typename Repeat<M>::Saved& saved(typename Child::Saved& all) noexcept { return all.inner; }
+  /// Whether only their input is kept.
+  [[nodiscard]] static bool checkpointed(const Child& child) noexcept { return child.enabled(); }
+};
 
 /// The alternatives of a variant: types that are new, behind those that it has.
 template <class Variant, class... Ts>
@@ -65,6 +93,8 @@ class Layers<Sequential<Ms...>> {
   using Joint = typename Model::template JointAt<I>;
   template <std::size_t I>
   using Child = std::tuple_element_t<I, std::tuple<Ms...>>;
+  template <std::size_t I>
+  using Row = RowOf<Child<I>>;
   template <class Indices>
   struct Types;
   template <std::size_t... I>
@@ -85,7 +115,7 @@ class Layers<Sequential<Ms...>> {
   explicit Layers(Model& model) : model_(&model) {
     for_each_child([&]<std::size_t I>(Index<I>) {
       int layers = 1;
-      if constexpr (is_repeat<Child<I>>) layers = static_cast<int>(model.template child<I>().size());
+      if constexpr (Row<I>::repeats) layers = static_cast<int>(elements<I>().size());
       first_[I + 1] = first_[I] + layers;
     });
   }
@@ -96,13 +126,26 @@ class Layers<Sequential<Ms...>> {
   template <class F>
   void for_each(F&& f) {
     for_each_child([&]<std::size_t I>(Index<I>) {
-      auto& child = model_->template child<I>();
-      if constexpr (is_repeat<Child<I>>) {
-        for (std::size_t i = 0; i < child.size(); ++i) f(model_->name(I) + "." + std::to_string(i), child[i]);
+      if constexpr (Row<I>::repeats) {
+        auto& all = elements<I>();
+        for (std::size_t i = 0; i < all.size(); ++i) f(model_->name(I) + "." + std::to_string(i), all[i]);
       } else {
-        f(model_->name(I), child);
+        f(model_->name(I), model_->template child<I>());
       }
     });
+  }
+  /// The layers that are checkpointed together, in order.
+  [[nodiscard]] std::vector<CheckpointedTree> trees() const {
+    std::vector<CheckpointedTree> all;
+    for_each_child([&]<std::size_t I>(Index<I>) {
+      if constexpr (Row<I>::repeats) {
+        const LayerRange layers{first_[I], first_[I + 1]};
+        if (layers.first < layers.last && Row<I>::checkpointed(model_->template child<I>())) {
+          all.push_back({model_->name(I), layers});
+        }
+      }
+    });
+    return all;
   }
   /// Calls `f(name, child, unit slot, around)` for what of the children is in `range`, as a container does.
   template <class F>
@@ -110,9 +153,9 @@ class Layers<Sequential<Ms...>> {
     for_each_child([&]<std::size_t I>(Index<I>) {
       const LayerRange part = part_of<I>(range);
       if (part.first >= part.last) return;
-      if constexpr (is_repeat<Child<I>>) {
-        RepeatPart<typename Child<I>::value_type> elements{model_->template child<I>(), part};
-        f(model_->name(I), elements, model_->unit(I), typename Joint<I>::Outside{});
+      if constexpr (Row<I>::repeats) {
+        RepeatPart<typename Row<I>::Layer> some{elements<I>(), part};
+        f(model_->name(I), some, model_->unit(I), typename Joint<I>::Outside{});
       } else {
         f(model_->name(I), model_->template child<I>(), model_->unit(I), typename Joint<I>::Outside{});
       }
@@ -145,17 +188,17 @@ class Layers<Sequential<Ms...>> {
       using In = typename Joint<I>::Input;
       In value = std::move(*std::get_if<In>(&x));
       x = std::monostate{};
-      const Model& model = *model_;
-      if constexpr (is_repeat<Child<I>>) {
-        auto& elements = std::get<I>(saved);
-        elements.resize(model.template child<I>().size());
+      if constexpr (Row<I>::repeats) {
+        const auto& all = elements<I>();
+        auto& kept = Row<I>::saved(std::get<I>(saved));
+        kept.resize(all.size());
         for (auto i = begin(part); i < end(part); ++i) {
-          value = ctx.unit(model.template child<I>().unit(i), Phase::forward, [&] {
-            return ElementJoint<I>::forward(model.template child<I>()[i], ctx, value, elements[i]);
-          });
+          value = ctx.unit(all.unit(i), Phase::forward,
+                           [&] { return ElementJoint<I>::forward(all[i], ctx, value, kept[i]); });
         }
         x.template emplace<In>(std::move(value));
       } else {
+        const Model& model = *model_;
         x.template emplace<typename Joint<I>::Output>(model.template forward_child<I>(ctx, value, saved));
       }
     });
@@ -172,7 +215,7 @@ class Layers<Sequential<Ms...>> {
       using In = GradOf<typename Joint<I>::Input>;
       Out gradient = std::move(*std::get_if<Out>(&dy));
       dy = std::monostate{};
-      if constexpr (is_repeat<Child<I>>) {
+      if constexpr (Row<I>::repeats) {
         dy.template emplace<In>(backward_elements<I>(ctx, part, std::move(gradient), saved, phase));
       } else if (phase == Phase::backward_input) {
         dy.template emplace<In>(model_->template backward_input_child<I>(ctx, std::move(gradient), saved));
@@ -188,8 +231,8 @@ class Layers<Sequential<Ms...>> {
     for_each_child([&]<std::size_t I>(Index<I>) {
       const LayerRange part = part_of<I>(range);
       if (part.first >= part.last) return;
-      if constexpr (is_repeat<Child<I>>) {
-        for (auto i = begin(part); i < end(part); ++i) std::get<I>(saved)[i] = {};
+      if constexpr (Row<I>::repeats) {
+        for (auto i = begin(part); i < end(part); ++i) Row<I>::saved(std::get<I>(saved))[i] = {};
       } else {
         std::get<I>(saved) = {};
       }
@@ -202,11 +245,12 @@ class Layers<Sequential<Ms...>> {
     for_each_child_back([&]<std::size_t I>(Index<I>) {
       const LayerRange part = part_of<I>(range);
       if (part.first >= part.last) return;
-      if constexpr (is_repeat<Child<I>>) {
-        auto& child = model_->template child<I>();
+      if constexpr (Row<I>::repeats) {
+        auto& all = elements<I>();
+        auto& kept = Row<I>::saved(std::get<I>(saved));
         for (auto i = end(part); i-- > begin(part);) {
-          ctx.unit(child.unit(i), Phase::backward_params,
-                   [&] { ElementJoint<I>::backward_params(child[i], ctx, std::get<I>(saved)[i]); });
+          ctx.unit(all.unit(i), Phase::backward_params,
+                   [&] { ElementJoint<I>::backward_params(all[i], ctx, kept[i]); });
         }
       } else {
         model_->template backward_params_child<I>(ctx, saved);
@@ -219,17 +263,21 @@ class Layers<Sequential<Ms...>> {
   using Index = std::integral_constant<std::size_t, I>;
   /// An element of a repetition where the repetition stands.
   template <std::size_t I>
-  using ElementJoint = smp::Joint<typename Child<I>::value_type, typename Joint<I>::Arriving>;
+  using ElementJoint = smp::Joint<typename Row<I>::Layer, typename Joint<I>::Arriving>;
+  /// The elements of a repetition.
+  template <std::size_t I>
+  [[nodiscard]] auto& elements() const noexcept {
+    return Row<I>::elements(model_->template child<I>());
+  }
 
   template <std::size_t I>
   auto backward_elements(auto& ctx, LayerRange part, GradOf<typename Joint<I>::Output> dy, Saved& saved, Phase phase) {
-    auto& child = model_->template child<I>();
-    auto& elements = std::get<I>(saved);
+    auto& all = elements<I>();
+    auto& kept = Row<I>::saved(std::get<I>(saved));
     for (auto i = end(part); i-- > begin(part);) {
-      dy = ctx.unit(child.unit(i), phase, [&] {
-        return phase == Phase::backward_input
-                   ? ElementJoint<I>::backward_input(child[i], ctx, std::move(dy), elements[i])
-                   : ElementJoint<I>::backward(child[i], ctx, std::move(dy), elements[i]);
+      dy = ctx.unit(all.unit(i), phase, [&] {
+        return phase == Phase::backward_input ? ElementJoint<I>::backward_input(all[i], ctx, std::move(dy), kept[i])
+                                              : ElementJoint<I>::backward(all[i], ctx, std::move(dy), kept[i]);
       });
     }
     return dy;

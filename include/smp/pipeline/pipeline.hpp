@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +32,9 @@
 
 namespace smp {
 
+/// Writes a line on stderr.
+inline void warn_on_stderr(const std::string& sentence) { std::fprintf(stderr, "%s\n", sentence.c_str()); }
+
 /// How a model is spread over the ranks of a pipeline.
 struct PipelineOptions {
   /// Layers of each stage, in the order of the model; empty: as even as it goes, by the size of their parameters.
@@ -38,6 +43,8 @@ struct PipelineOptions {
   int active = 0;       ///< at most this many micro-batches under way on a rank; 0: as many as the schedule likes
   bool overlap = true;  ///< send and receive beside the computation; an MPI without threads cannot
   Timeline* timeline = nullptr;  ///< actions are noted there; outlives the pipeline
+  /// Told, on rank 0 of the world alone, what is not done as the model says though it can be run.
+  std::function<void(const std::string& sentence)> warn = warn_on_stderr;
 };
 
 /// The layers of a `Sequential` on the ranks of the PP group, run as the schedule `S` says. Strategies of parameters
@@ -47,7 +54,13 @@ struct PipelineOptions {
 ///     smp::DataParallel<Model> trainer(ctx, Model(ctx, Net(...)), smp::optim::AdamW{});
 ///     smp::step(ctx, trainer, loss, inputs, targets, {.microbatches = 8});
 /// @tparam S a schedule; `Schedule::Runtime` is said when the model is constructed
-/// @tparam M a `Sequential`, or derived from one; the elements of a `Repeat` in it are layers of their own
+///
+/// A `Checkpointed<Repeat<...>>` among the children keeps its input only, if all of its layers are on one stage. If an
+/// automatic partition cuts it, it is run as if it were not wrapped, with a warning; a given partition must not cut it.
+/// Any other wrapper is one layer, whatever is in it.
+/// @tparam M a `Sequential`, or derived from one; the elements of a `Repeat` in it, or of one in a `Checkpointed` in
+/// it,
+///   are layers of their own
 template <PipelineSchedule S, class M>
 class Pipeline {
   static_assert(
@@ -77,10 +90,13 @@ class Pipeline {
         slots_(static_cast<std::size_t>(placed_.shape.chunks)) {
     if (placed_.stages() < 1) detail::refuse_number("the number of stages", placed_.stages(), 1);
     cut();
+    const std::vector<CheckpointedTree> trees = rows().trees();
     for (int chunk = 0; chunk < chunks(); ++chunk) {
-      groups_.push_back(group_layers(range(chunk), options_.checkpointing));
+      groups_.push_back(group_layers(range(chunk), options_.checkpointing, trees));
     }
-    comm::expect_equal_facts(ctx.groups()[Group::world], facts());
+    comm::expect_equal_facts(ctx.groups()[Group::world], facts(trees));
+    if (!options_.partition.empty()) refuse_torn(trees);
+    if (ctx.groups()[Group::world].rank() == 0) warn_of_torn(trees);
   }
 
   /// Calls `f(name, child, unit slot, around)` for the layers on this rank, with their names in the whole model.
@@ -99,12 +115,10 @@ class Pipeline {
   [[nodiscard]] const std::vector<LayerGroup>& groups(int chunk) const noexcept {
     return groups_[static_cast<std::size_t>(chunk)];
   }
-  /// Whether what is drawn in a second pass is what was drawn in the first.
-  [[nodiscard]] bool same_randomness() const noexcept { return options_.checkpointing.same_randomness; }
   /// The layers of one of this rank's chunks.
   [[nodiscard]] LayerRange range(int chunk) const noexcept {
     const int stage = this->stage(chunk);
-    return stage < 0 ? LayerRange{} : LayerRange{partition_.first[stage], partition_.first[stage + 1]};
+    return stage < 0 ? LayerRange{} : range_of(stage);
   }
   /// Which stage one of this rank's chunks is; -1 if there is no such chunk.
   [[nodiscard]] int stage(int chunk) const noexcept { return placed_.chunk_stage[rank_ * chunks() + chunk]; }
@@ -161,6 +175,9 @@ class Pipeline {
   }
 
  private:
+  [[nodiscard]] LayerRange range_of(int stage) const noexcept {
+    return {partition_.first[stage], partition_.first[stage + 1]};
+  }
   template <class Ctx>
   [[nodiscard]] bool works_beside(Ctx& ctx) const {
     auto& group = ctx.groups()[Group::pp];
@@ -173,7 +190,7 @@ class Pipeline {
     });
   }
   /// What all ranks must have been told: the messages of a step follow from it, and from the batch.
-  [[nodiscard]] std::vector<comm::Fact> facts() {
+  [[nodiscard]] std::vector<comm::Fact> facts(const std::vector<CheckpointedTree>& trees) {
     std::vector<comm::Fact> all{{"the schedule", std::string(name_of(schedule_))},
                                 {"chunks", std::to_string(chunks())},
                                 {"stages", std::to_string(stages())},
@@ -182,11 +199,18 @@ class Pipeline {
     rows().for_each([&](const std::string& name, auto& layer) {
       all.push_back({"bytes of layer " + name, std::to_string(parameter_bytes(layer))});
     });
-    std::string cuts;
+    std::string cuts, twice;
     for (int stage = 0; stage < stages(); ++stage) {
       cuts += (stage > 0 ? "," : "") + std::to_string(partition_.size(stage));
+      for (const LayerGroup& group : group_layers(range_of(stage), options_.checkpointing, trees)) {
+        if (!group.checkpointed) continue;
+        twice += (twice.empty() ? "" : ",") + std::to_string(group.layers.first) + "-" +
+                 std::to_string(group.layers.last - 1);
+      }
     }
     all.push_back({"the partition", cuts});
+    all.push_back({"checkpointed layers", twice});
+    all.push_back({"the same randomness", options_.checkpointing.same_randomness ? "yes" : "no"});
     return all;
   }
   void cut() {
@@ -212,6 +236,33 @@ class Pipeline {
                         std::to_string(rows().size()) + " layers");
     }
     partition_ = partition_at(first, next);
+  }
+
+  /// Where the layers of a tree are that is on several stages; else nothing.
+  [[nodiscard]] std::string stages_of_torn(const CheckpointedTree& tree) const {
+    const int first = partition_.stage_of(tree.layers.first), last = partition_.stage_of(tree.layers.last - 1);
+    if (first == last) return {};
+    return tree.name + ".0 to " + tree.name + "." + std::to_string(tree.layers.last - tree.layers.first - 1) +
+           " on stages " + std::to_string(first) + " to " + std::to_string(last);
+  }
+  void refuse_torn(const std::vector<CheckpointedTree>& trees) const {
+    for (const CheckpointedTree& tree : trees) {
+      const std::string where = stages_of_torn(tree);
+      if (where.empty()) continue;
+      throw ConfigError("the partition puts the layers " + where + ", but " + tree.name +
+                        " is Checkpointed as a whole: give its layers to one stage, put Checkpointed around each of "
+                        "them, or take it away and say PipelineOptions::checkpointing");
+    }
+  }
+  void warn_of_torn(const std::vector<CheckpointedTree>& trees) const {
+    for (const CheckpointedTree& tree : trees) {
+      const std::string where = stages_of_torn(tree);
+      if (where.empty() || !options_.warn) continue;
+      options_.warn("smp: the Checkpointed around " + tree.name +
+                    " does nothing, for the automatic partition puts the " + "layers " + where +
+                    ": put Checkpointed around each of them, or take it away and say " +
+                    "PipelineOptions::checkpointing");
+    }
   }
 
   M model_;

@@ -114,9 +114,7 @@ class PipelineRun {
     mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), in.exchange, in.first, in.last);
   }
 
-  [[nodiscard]] Stage<Rows> stage_of(int action) {
-    return {rows_, pipe_.groups(work_.plan.actions[action].chunk), pipe_.same_randomness()};
-  }
+  [[nodiscard]] Stage<Rows> stage_of(int action) { return {rows_, pipe_.groups(work_.plan.actions[action].chunk)}; }
   [[nodiscard]] LayerRange range_of(int action) const { return pipe_.range(work_.plan.actions[action].chunk); }
 
   /// What an action was given, if it is not at an end of the model.

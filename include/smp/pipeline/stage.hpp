@@ -46,7 +46,6 @@ struct Stage {
 
   L& layers;                              ///< of the model
   const std::vector<LayerGroup>& groups;  ///< of the stage, in order
-  bool same_randomness = true;            ///< in both passes
 
   /// All layers, in order.
   template <class Ctx>
@@ -70,7 +69,7 @@ struct Stage {
   template <class Ctx>
   [[nodiscard]] Gradient backward(Ctx& ctx, Gradient dy, StageSaved<L>& saved, Phase phase) const {
     for (std::size_t g = groups.size(); g-- > 0;) {
-      if (groups[g].checkpointed) repeat(ctx, groups[g].layers, saved.groups[g], saved.layers);
+      if (groups[g].checkpointed) repeat(ctx, groups[g], saved.groups[g], saved.layers);
       dy = layers.backward(ctx, groups[g].layers, std::move(dy), saved.layers, phase);
     }
     return dy;
@@ -78,12 +77,12 @@ struct Stage {
 
  private:
   template <class Ctx>
-  void repeat(Ctx& ctx, LayerRange range, CheckpointedGroup<L>& group, typename L::Saved& saved) const {
-    RandomPosition position = group.position;
-    if (!same_randomness) position.step ^= std::uint64_t{1} << 63;
-    const RunAgain again(ctx, position, group.training);
-    (void)layers.forward(ctx, range, std::move(group.input), saved);
-    group.input = {};
+  void repeat(Ctx& ctx, const LayerGroup& group, CheckpointedGroup<L>& kept, typename L::Saved& saved) const {
+    RandomPosition position = kept.position;
+    if (!group.same_randomness) position.step ^= std::uint64_t{1} << 63;
+    const RunAgain again(ctx, position, kept.training);
+    (void)layers.forward(ctx, group.layers, std::move(kept.input), saved);
+    kept.input = {};
   }
 };
 
