@@ -1,6 +1,7 @@
 // Sharded data parallelism: any number of ranks, shard groups and replicas computes what one rank computes, holds what
 // the formulas say, and sends what they say.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
+#include "support/full.hpp"
 #include "support/ranks.hpp"
 #include "support/tiny_modules.hpp"
 
@@ -35,6 +37,7 @@ using Plain = Dense<T>;
 using Tied = Dense<T, "wt">;
 using Net = smp::Sequential<Tied, smp::Repeat<smp::Checkpointed<Plain, smp::dynamic>>, Plain, Tied>;
 constexpr std::int64_t width = 5;
+constexpr std::size_t parameters = 25 + 3 * 25 + 4 * 5;  // the frozen layer has no bias
 
 /// A tied first and last layer, two repeated ones, a frozen one without bias.
 Net net(bool checkpointed) {
@@ -60,6 +63,7 @@ struct Run {
   bool checkpointed = false;
   int evaluate_at = -1;  // step in whose middle the model is evaluated
   int steps = 4;
+  std::int64_t batch = 16;  // of all ranks and passes
   smp::HostStream::Mode mode = smp::HostStream::Mode::at_once;
 };
 
@@ -69,19 +73,17 @@ struct Result {
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-constexpr std::int64_t batch = 16;  // of all ranks and passes
-
 template <class Worker, class Trainer>
 Result train(Worker& worker, Trainer& trainer, const Run& run) {
   auto ctx = worker.context();
   Result result;
-  const std::int64_t each = batch / (worker.size() * run.step.passes);
+  const std::int64_t each = run.batch / (worker.size() * run.step.passes);
   for (int s = 0; s < run.steps; ++s) {
     double loss = 0;
     for (int pass = 0; pass < run.step.passes; ++pass) {
       StepOptions options = run.step;
       options.pass = pass;
-      const std::int64_t first = s * batch + (worker.rank() * run.step.passes + pass) * each;
+      const std::int64_t first = s * run.batch + (worker.rank() * run.step.passes + pass) * each;
       const auto x = samples(worker.memory(), first, first + each, 0),
                  y = samples(worker.memory(), first, first + each, 1);
       loss += smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
@@ -110,7 +112,13 @@ Result sharded(World& world, int sdp, const Run& run) {
   auto ctx = worker.context();
   smp::Sharded<Net, smp::dynamic> trainer(ctx, net(run.checkpointed), smp::optim::AdamW({.weight_decay = 0.1}),
                                           run.options);
-  return train(worker, trainer, run);
+  const Result result = train(worker, trainer, run);
+  // Nothing is gathered that every rank holds.
+  const bool cut = sdp > 1 && run.options.persistence_threshold <= width * width;
+  const auto shards = worker.counters().get("SHARD", Operation::reduce_scatter, Purpose::gradient).calls;
+  CHECK((shards > 0) == cut);
+  CHECK((worker.memory()[MemoryUse::parameter].live < parameters * sizeof(T)) == cut);
+  return result;
 }
 
 template <class World>
@@ -182,6 +190,33 @@ TEST_CASE("shard groups and replicas learn what one rank learns, whatever the bu
       same("the host ahead, small gathers by themselves");
       run.evaluate_at = 2;
       same("evaluated in the middle of a step");
+    }
+  });
+}
+
+TEST_CASE("twenty clipped steps of 48 samples, in one pass or three, whatever the shards, nodes and budgets") {
+  on_few_ranks({8}, [](auto& world) {
+    std::size_t number = 0;  // of the run; without the long tests a few of them
+    for (const int passes : {1, 3}) {
+      Run run{.step = {.passes = passes}, .steps = 20, .batch = 48};
+      const Result one = alone(world, run);
+      for (const double norm : one.norms) CHECK(norm > run.options.clip);
+      for (const int sdp : {1, 2, 4, 8}) {
+        for (const int ranks_per_node : {0, 2, 4, -1}) {
+          if (number++ % 6 != 4 && !full()) continue;
+          CAPTURE(sdp);
+          CAPTURE(ranks_per_node);
+          run.options = {.clip = 0.05};  // with a threshold that leaves everything whole
+          if (ranks_per_node >= 0) {
+            constexpr std::array<std::size_t, 4> max_live{0, 70, 100, 1'000'000}, bucket{20, 60, 1, 1'000'000};
+            run.options.persistence_threshold = 0;
+            run.options.max_live_parameters = max_live[number / 2 % 4];
+            run.options.reduce_bucket_size = bucket[number / 2 % 4];
+            run.options.gather.ranks_per_node = ranks_per_node;
+          }
+          check_close(sharded(world, sdp, run), one);
+        }
+      }
     }
   });
 }
