@@ -148,6 +148,18 @@ void compare(World& world) {
   }
 }
 
+/// Shards of the parts that ranks with equal parts hold together, nodes of two or four ranks, and two budgets.
+template <class At>
+void compare_sharded(World& world, const Trained& one, int tp, int sdp, bool prescaled) {
+  CAPTURE(sdp);
+  CAPTURE(prescaled);
+  const smp::DynamicTopology topology(smp::degrees_for(world.size(), {.tp = tp, .rdp = smp::dynamic, .sdp = sdp}));
+  smp::ShardedOptions options{.clip = 0.3, .reduce_bucket_size = 50, .persistence_threshold = 0};
+  options.max_live_parameters = prescaled ? 0 : 1'000'000;
+  options.gather.ranks_per_node = prescaled ? 2 : 4;
+  same(one, train<At>(world.split(0, world.rank(), "COPY"), topology, prescaled, options));
+}
+
 }  // namespace
 
 TEST_CASE("cut models learn what one rank learns: tp 1, 2, 4 x copies, both layouts, own or shared samples") {
@@ -155,5 +167,19 @@ TEST_CASE("cut models learn what one rank learns: tp 1, 2, 4 x copies, both layo
     compare<1>(world);
     compare<2>(world);
     compare<4>(world);
+  });
+}
+
+TEST_CASE("cut models whose parts are sharded learn what one rank learns: tp 2 x sdp 1, 2, 4, both layouts") {
+  smp::testing::on_few_ranks({2, 4, 8}, [](World& world) {
+    const Trained one = train<smp::Invariant>(world.split(world.rank(), 0, "ALONE"), smp::Topology<smp::Degrees{}>(),
+                                              true, smp::DataParallelOptions{.clip = 0.3});
+    CHECK(one.losses[1] > 0.3);  // so it is clipped
+    for (int sdp = 1; 2 * sdp <= world.size(); sdp *= 2) {
+      for (const bool prescaled : {true, false}) {
+        compare_sharded<smp::Invariant>(world, one, 2, sdp, prescaled);
+        compare_sharded<smp::Shard<Dim::sequence>>(world, one, 2, sdp, prescaled);
+      }
+    }
   });
 }
