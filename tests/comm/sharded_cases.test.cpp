@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -355,9 +356,29 @@ TEST_CASE("case 20: frozen and checkpointed, two passes; a tied weight in two un
       return Net(smp::Sharded<Tied, smp::dynamic>(Tied(4, 4)), smp::Checkpointed<Unit>(Unit(Plain(4, 4, true))),
                  smp::Checkpointed<Unit>(Unit(Plain(4, 4))), smp::Sharded<Tied, smp::dynamic>(Tied(4, 4)));
     };
+    using Free = smp::Sequential<Tied, Plain, Plain, Tied>;  // keeps all activations
+    const Free free(Tied(4, 4), Plain(4, 4, true), Plain(4, 4), Tied(4, 4));
     const smp::StepOptions two{.microbatches = 2};
     const Weights found = train(world, net(), world.size(), 4, 4, everything_cut(), two);
     check_close(found, alone(world, net(), 4, 4, two));
+    check_close(found, alone(world, free, 4, 4, two));
+    // What is frozen is released after each backward, as the rest is.
+    smp::Worker worker(world, topology(world.size(), world.size()), 3);
+    auto ctx = worker.context();
+    ShardedOptions options = everything_cut();
+    options.max_live_parameters = 0;
+    options.merge_gathers_below = 0;
+    Sharded<Net> trainer(ctx, net(), {}, options);
+    const smp::GatheredStorage& storage = trainer.engine().values().storage();
+    const auto x = samples(worker.memory(), 4 * world.rank(), 4 * world.rank() + 4, 4, 0);
+    for (int s = 0; s < 3; ++s) {
+      for (const int pass : {0, 1}) {
+        smp::step(ctx, trainer, SquaredError<T>{}, x, x, {.passes = 2, .pass = pass});
+        for (const smp::Block& block : trainer.layout().blocks()) CHECK(block.value == nullptr);
+        CHECK(storage.live_bytes() <= 40 * sizeof(T));  // "wt" and a bias, of the last unit
+      }
+      trainer.step(ctx, 0.01);
+    }
     CHECK(found.contains("wt"));
     CHECK(found.contains("1.weight"));  // wrappers add no name
   });
@@ -395,12 +416,16 @@ TEST_CASE("case 31: matrices decay and biases do not, whatever the shards cut th
     using Net = smp::Sequential<smp::nn::Linear<T>, smp::nn::LayerNorm<T>>;
     Sharded<Net> trainer(ctx, Net(smp::nn::Linear<T>(3, 3), smp::nn::LayerNorm<T>(3)),
                          smp::optim::AdamW({.weight_decay = 0.1}), everything_cut());
+    trainer.for_each_shard([](std::string_view, const smp::Shape&, std::size_t, auto values, auto) {
+      for (auto& v : values) v += static_cast<std::remove_reference_t<decltype(v)>>(v == 0);  // biases begin with 0
+    });
     const Weights before = weights(ctx, trainer);
     trainer.step(ctx, 1.0);  // gradients are zero
     for (const auto& [name, values] : weights(ctx, trainer)) {
       CAPTURE(name);
       const double factor = name == "0.weight" ? 0.9 : 1;
       for (std::size_t i = 0; i < values.size(); ++i) {
+        CHECK(values[i] != 0);
         CHECK(values[i] == doctest::Approx(factor * before.at(name)[i]).epsilon(1e-15));
       }
     }
