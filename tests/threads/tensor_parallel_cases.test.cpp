@@ -20,6 +20,7 @@
 #include <smp/parallel/equal_copies.hpp>
 #include <smp/parallel/lifted.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/pipeline/pipeline.hpp>
 #include <smp/testing/check_parts.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
@@ -281,6 +282,63 @@ TEST_CASE("case 39: replicated weights stay equal in every bit over tp, and are 
       for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::abs(values[i] - one.at(name)[i]) < 1e-12);
     }
     CHECK(train(ranks, smp::ShardedOptimizerOptions{}) == found);
+  }
+}
+
+TEST_CASE("case 39 with interleaved chunks: two stages on each rank, with and without a sharded optimizer") {
+  using Cut = smp::TensorParallel<Heads, Split::usual, Rows>;
+  using Net = smp::Sequential<smp::Move<Tensor64, smp::Invariant, Rows>, LayerNorm<double>, Cut, LayerNorm<double>, Cut,
+                              smp::Move<Tensor64, Rows, smp::Invariant>>;
+  using Model = smp::Pipeline<smp::Schedule::Looped<2>, Net>;
+  constexpr std::int64_t samples = 8, places = 4;
+  using Values = std::map<std::string, std::vector<double>>;
+  const auto train = [](const smp::Degrees& degrees, const smp::AnyStrategyOptions& options, const Values* one) {
+    Values all;  // of a single rank
+    smp::comm::launch(degrees.pp * degrees.tp * degrees.rdp, [&](smp::comm::Threads& world) {
+      smp::Worker worker(world, smp::DynamicTopology(degrees), 3);
+      auto ctx = worker.context();
+      auto& tp = worker.groups()[Group::tp];
+      const Cut cut(Heads(), tp.rank(), tp.size());
+      smp::AnyStrategy trainer(ctx, Model(ctx, Net({}, LayerNorm<double>(4), cut, LayerNorm<double>(4), cut, {})),
+                               smp::optim::AdamW{}, options);
+      const auto& rdp = worker.groups()[Group::rdp];
+      const smp::SampleRange own = smp::microbatch(samples, rdp.size(), rdp.rank());
+      const Tensor64 batch = smp::testing::numbers(ctx.memory(), {samples, places, 4}, 5);
+      const Dist<Tensor64, smp::Invariant> x{smp::batch_slice(batch, own)};
+      Ids targets(ctx.memory(), {own.size(), places});
+      for (std::size_t i = 0; i < targets.size(); ++i) targets.data()[i] = static_cast<std::int32_t>(i % 4);
+      for (int step = 0; step < 5; ++step) {
+        (void)smp::step(ctx, trainer, smp::Lifted<CrossEntropy<double>, smp::Invariant>{}, x, targets,
+                        {.microbatches = 4, .prescaled = true});
+        trainer.step(ctx, 0.01);
+        smp::expect_equal_copies(ctx, trainer);
+      }
+      std::size_t found = 0;
+      for (smp::Block& block : trainer.layout().blocks()) {
+        trainer.with_values(ctx, block, [&](const smp::Block& b) {
+          for (const auto& s : b.segments) {
+            const auto* v = static_cast<const double*>(b.value) + s.begin;
+            if (one == nullptr) all[s.name].assign(v, v + (s.end - s.begin));
+            if (one == nullptr || s.begin == s.end) continue;
+            ++found;
+            CAPTURE(s.name);
+            const auto& whole = one->at(s.name);
+            for (std::size_t i = 0; i < s.end - s.begin; ++i) {
+              CHECK(std::abs(v[i] - whole[s.declaration->global_index(i)]) < 1e-12);
+            }
+          }
+        });
+      }
+      if (one != nullptr) CHECK((found == 4 || found == 8));  // norms, or layers with a scale
+    });
+    return all;
+  };
+  const Values one = train({}, smp::DataParallelOptions{}, nullptr);
+  CHECK(one.size() == 12);
+  CHECK(std::abs(one.at("4.scale")[0] - 1) > 1e-3);  // it has learnt
+  for (const smp::Degrees degrees : {smp::Degrees{.pp = 2, .tp = 2}, smp::Degrees{.pp = 2, .tp = 2, .rdp = 2}}) {
+    (void)train(degrees, smp::DataParallelOptions{}, &one);
+    (void)train(degrees, smp::ShardedOptimizerOptions{.bucket_bytes = 100}, &one);
   }
 }
 
