@@ -50,6 +50,9 @@ struct Shard {
   static constexpr SpreadOn on{Spread::shard, D};  ///< as a value
 };
 
+/// In place of a tag: nothing has been said.
+struct NoTags {};
+
 /// One of the tags above. They are types because nvcc 13 mistranslates class-type template arguments.
 template <class D>
 concept DistributionTag = requires {

@@ -118,6 +118,7 @@
 #include <smp/parameter.hpp>
 #include <smp/pipeline/check.hpp>
 #include <smp/pipeline/checkpoint_groups.hpp>
+#include <smp/pipeline/crossing.hpp>
 #include <smp/pipeline/dependencies.hpp>
 #include <smp/pipeline/exchange.hpp>
 #include <smp/pipeline/layers.hpp>

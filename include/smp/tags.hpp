@@ -20,10 +20,9 @@ struct Tags {
   using tp = Tp;  ///< over the tensor-parallel ranks
   using cp = Cp;  ///< over the context-parallel ranks
 };
-/// Nothing has been said: the model is made of plain modules so far.
-struct NoTags {};
 
-/// The tags of a value: of its first `Dist`, or NoTags. A value is a tensor, a `Dist`, or a tuple or struct of values.
+/// The tags of a value: of its first `Dist`, or NoTags: the model is made of plain modules so far. A value is a tensor,
+/// a `Dist`, or a tuple or struct of values.
 template <class X>
 struct TagsOfT {
   using type = NoTags;  ///< of a tensor

@@ -220,20 +220,26 @@ struct GradOfT<T> : GradOfFields<decltype(FieldsOf<T>::fields())> {};
 
 /// Calls `f(tensor)` for each tensor of a value: a tensor, a `Dist` of one, a tuple, array or vector of such values, or
 /// a struct that lists its members with `fields()`. Inputs, outputs and `Saved` of modules are such values; members
-/// that are none (numbers, generator positions) are passed over.
-template <class V, class F>
+/// that are none (numbers, generator positions) are passed over. An `f` that takes two is called as `f(tensor, tag)`:
+/// how the `Dist` around the tensor is distributed over the tensor-parallel ranks (`Invariant`, ...), or NoTags.
+/// @tparam Tp the tag of what is not in a `Dist` of its own
+template <class Tp = NoTags, class V, class F>
 void for_each_tensor(V& value, F&& f) {
   using Plain = std::remove_cv_t<V>;
   if constexpr (TensorLike<Plain>) {
-    f(value);
+    if constexpr (std::is_invocable_v<F&, V&, Tp>) {
+      f(value, Tp{});
+    } else {
+      f(value);
+    }
   } else if constexpr (is_dist<Plain>) {
-    for_each_tensor(value.local, f);
+    for_each_tensor<typename Plain::tp>(value.local, f);
   } else if constexpr (HasFields<Plain>) {
-    for_each_field(value, [&](auto& member, const auto&) { for_each_tensor(member, f); });
+    for_each_field(value, [&](auto& member, const auto&) { for_each_tensor<Tp>(member, f); });
   } else if constexpr (requires { value.begin(), value.end(); }) {
-    for (auto& element : value) for_each_tensor(element, f);
+    for (auto& element : value) for_each_tensor<Tp>(element, f);
   } else if constexpr (requires { std::tuple_size<Plain>::value; }) {
-    std::apply([&](auto&... element) { (for_each_tensor(element, f), ...); }, value);
+    std::apply([&](auto&... element) { (for_each_tensor<Tp>(element, f), ...); }, value);
   }
 }
 

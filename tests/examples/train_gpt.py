@@ -385,8 +385,7 @@ for options in (
     check(set(read_safetensors(weights)[0]) == set(whole), options, "names")
     # Ways between ranks: with two stages on each, along the ranks twice, or there and back.
     ways = {"looped": 2 * options["pp"] - 1, "zero_bubble_v": 2 * options["pp"] - 2}.get(options.get("schedule"), options["pp"] - 1)
-    copies = 1 if options.get("tp_layout") == "memory" else options.get("tp", 1)  # of hidden states between stages
-    between = 2 * ways * 8 * TINY["--batch"] * SEQ * WIDTH * copies
+    between = 2 * ways * 8 * TINY["--batch"] * SEQ * WIDTH  # of which each tensor-parallel rank sends a slice
     check(summary["bytes"]["PP"]["send"]["activation"] == between, options, summary["bytes"]["PP"], between)
 
 # ---- what all ranks did when: all actions of the schedule, one after the other, and gradients of weights behind a later forward

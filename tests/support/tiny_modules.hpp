@@ -134,4 +134,20 @@ struct SquaredError {
   }
 };
 
+/// The same for values that are equal on all tensor-parallel ranks.
+template <class T>
+struct InvariantSquaredError {
+  using Input = std::tuple<Dist<TensorOf<T>, Invariant>, TensorOf<T>>;
+  using Output = Dist<TensorOf<T>, Invariant>;
+  using Saved = typename SquaredError<T>::Saved;
+
+  Output forward(auto& ctx, const Input& x, Saved& saved) const {
+    return {SquaredError<T>().forward(ctx, {std::get<0>(x).local, std::get<1>(x)}, saved)};
+  }
+  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dl, Saved& saved) {
+    auto [dy, none] = SquaredError<T>().backward(ctx, dl.local, saved);
+    return {{dy}, none};
+  }
+};
+
 }  // namespace smp::testing

@@ -61,32 +61,36 @@ struct Script {
   }
 };
 
-/// A layer that follows a script.
+/// A layer that follows a script, of values that are equal on all tensor-parallel ranks.
 struct Scripted {
-  using Input = Values;
-  using Output = Values;
+  using Input = smp::Dist<Values, smp::Invariant>;
+  using Output = Input;
   using Saved = Dense<T>::Saved;
   Dense<T> dense{width, width};
   Script* script = nullptr;
   int layer = 0;
+  bool communicates = false;  // with the other tensor-parallel ranks, in each call
   mutable std::array<int, 4> counts{};
   static constexpr auto fields() { return smp::fields(smp::field("dense", &Scripted::dense)); }
 
-  void call(ActionKind kind) const { script->call(layer, kind, counts[static_cast<std::size_t>(kind)]++); }
+  void call(auto& ctx, ActionKind kind) const {
+    script->call(layer, kind, counts[static_cast<std::size_t>(kind)]++);
+    if (communicates) ctx.groups()[Group::tp].barrier(ctx.stream());
+  }
   Output forward(auto& ctx, const Input& x, Saved& saved) const {
-    call(ActionKind::forward);
-    return dense.forward(ctx, x, saved);
+    call(ctx, ActionKind::forward);
+    return {dense.forward(ctx, x.local, saved)};
   }
   Input backward(auto& ctx, const Output& dy, Saved& saved) {
-    call(ActionKind::backward);
-    return dense.backward(ctx, dy, saved);
+    call(ctx, ActionKind::backward);
+    return {dense.backward(ctx, dy.local, saved)};
   }
   Input backward_input(auto& ctx, const Output& dy, Saved& saved) {
-    call(ActionKind::backward_input);
-    return dense.backward_input(ctx, dy, saved);
+    call(ctx, ActionKind::backward_input);
+    return {dense.backward_input(ctx, dy.local, saved)};
   }
   void backward_params(auto& ctx, Saved& saved) {
-    call(ActionKind::backward_params);
+    call(ctx, ActionKind::backward_params);
     dense.backward_params(ctx, saved);
   }
 };
@@ -99,6 +103,8 @@ struct Run {
   int chunks = 1, pp = 2, layers = 2, microbatches = 4, steps = 1;
   std::int64_t samples = 8;
   int active = 0;
+  int tp = 1;
+  bool communicates = false;
 };
 
 /// What one rank has seen.
@@ -109,11 +115,12 @@ struct Seen {
 };
 
 Seen train(World& world, const Run& run, Script& script) {
-  smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(world.size(), {.pp = run.pp, .rdp = smp::dynamic})),
-                     7);
+  smp::Worker worker(
+      world, smp::DynamicTopology(smp::degrees_for(world.size(), {.pp = run.pp, .tp = run.tp, .rdp = smp::dynamic})),
+      7);
   auto ctx = worker.context();
   smp::Repeat<Scripted> layers(static_cast<std::size_t>(run.layers), [&](std::size_t i) {
-    return Scripted{.script = &script, .layer = static_cast<int>(i)};
+    return Scripted{.script = &script, .layer = static_cast<int>(i), .communicates = run.communicates};
   });
   smp::DataParallel trainer(ctx,
                             Model(ctx, Net(std::move(layers)), {.active = run.active},
@@ -125,7 +132,9 @@ Seen train(World& world, const Run& run, Script& script) {
   for (int s = 0; s < run.steps; ++s) {
     world.barrier(ctx.stream());
     const auto begin = smp::Clock::now();
-    seen.losses.push_back(smp::step(ctx, trainer, SquaredError<T>{}, x, x, {.microbatches = run.microbatches}).mean());
+    seen.losses.push_back(smp::step(ctx, trainer, InvariantSquaredError<T>{}, {x}, x,
+                                    {.microbatches = run.microbatches, .prescaled = true})
+                              .mean());
     seen.time = smp::Clock::now() - begin;
     trainer.step(ctx, 0.01);
   }
@@ -238,17 +247,52 @@ TEST_CASE("an exception in any call of any layer reaches all ranks, and none of 
   }
 }
 
+TEST_CASE("an exception on one tensor-parallel rank reaches all ranks, whether its layers communicate or not") {
+  const int layers = 3, microbatches = 3;
+  for (const char* kind : {"forward ", "backward ", "backward_input ", "backward_params "}) {
+    const bool split = std::string(kind).find('_') != std::string::npos;
+    const Run run{
+        .schedule = split ? "zero_bubble" : "interleaved", .layers = layers, .microbatches = microbatches, .tp = 2};
+    for (int call = 0; call < 2 * layers * microbatches; ++call) {
+      const int layer = call / 2 / microbatches, m = call / 2 % microbatches;
+      const int thrower = (layer + m) % 2;
+      Script script, calm;
+      script.thrower = kind + std::to_string(layer) + " " + std::to_string(m);
+      std::array<std::string, 4> told;
+      CAPTURE(script.thrower);
+      const auto begin = smp::Clock::now();
+      CHECK_THROWS_WITH(smp::comm::launch(4,
+                                          [&](World& world) {
+                                            try {
+                                              Run own = run;
+                                              own.communicates = call % 2 == 1;
+                                              (void)train(world, own, world.rank() % 2 == thrower ? script : calm);
+                                            } catch (const std::exception& e) {
+                                              told[static_cast<std::size_t>(world.rank())] = e.what();
+                                              throw;
+                                            }
+                                          }),
+                        doctest::Contains("as told in"));
+      CHECK(smp::Clock::now() - begin < (sanitized ? 20s : 5s));
+      for (const std::string& each : told) CHECK(each.find("as told in " + script.thrower) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("delays of up to 5 ms at any call change no bit and hang nobody") {
   Script calm;
-  const Run run{.schedule = "looped", .chunks = 2, .layers = 4, .microbatches = 4, .steps = 2};
-  const auto expected = train(run, calm, 4);
+  std::array<Run, 2> runs;
+  for (Run& run : runs) run = {.schedule = "looped", .chunks = 2, .layers = 4, .microbatches = 4, .steps = 2};
+  runs[1].tp = 2;
+  const std::array expected{train(runs[0], calm, 4), train(runs[1], calm, 4)};
   for (int repeat = 0; repeat < (full() ? 1000 : sanitized ? 10 : 50); ++repeat) {
-    Script script{.random_delays = full() ? 5000 : repeat < 2 ? 5000 : 200};
+    Script script{.random_delays = full() ? 5000 : repeat < 4 ? 5000 : 200};
     script.draws = static_cast<std::uint64_t>(repeat) * 1000;
-    const auto found = train(run, script, 4);
+    const auto which = static_cast<std::size_t>(repeat % 2);
+    const auto found = train(runs[which], script, 4);
     for (std::size_t rank = 0; rank < 4; ++rank) {
-      CHECK(found[rank].losses == expected[rank].losses);
-      CHECK(found[rank].values == expected[rank].values);
+      CHECK(found[rank].losses == expected[which][rank].losses);
+      CHECK(found[rank].values == expected[which][rank].values);
     }
   }
 }

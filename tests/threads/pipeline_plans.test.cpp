@@ -26,6 +26,13 @@ using Layer = Dense<double>;
 using Net = smp::Sequential<Layer, smp::Repeat<Layer>>;
 using Model = smp::Pipeline<smp::Schedule::Runtime, Net>;
 
+/// The same layer among values that are equal on all tensor-parallel ranks; never run.
+struct Tagged : Layer {
+  using Layer::Layer;
+  using Input = smp::Dist<smp::TensorOf<double>, smp::Invariant>;
+  using Output = Input;
+};
+
 /// All that a rank can be told.
 struct Told {
   int pp = 2, tp = 1, sdp = 1;
@@ -34,6 +41,7 @@ struct Told {
   int chunks = 1, microbatches = 4, active = 0, samples = 8, layers = 7, width = 3;
   std::vector<int> partition{};
   smp::CheckpointGroups checkpointing{};
+  bool tagged = false;
 };
 
 /// A step of what this rank was told; counts it if it begins.
@@ -44,12 +52,20 @@ void run(World& world, const Told& t, std::atomic<int>& begun) {
                            t.placement),
       7);
   auto ctx = worker.context();
+  const auto schedule = smp::Schedule::Runtime::named(t.schedule, t.chunks);
+  if (t.tagged) {
+    using Other = smp::Sequential<Tagged, smp::Repeat<Tagged>>;
+    const auto other = [&](std::size_t) { return Tagged(t.width, t.width); };
+    const smp::Pipeline<smp::Schedule::Runtime, Other> model(
+        ctx, Other(other(0), smp::Repeat<Tagged>(static_cast<std::size_t>(t.layers), other)), {}, schedule);
+    return;
+  }
   const auto layer = [&](std::size_t) { return Layer(t.width, t.width); };
-  smp::DataParallel trainer(ctx,
-                            Model(ctx, Net(layer(0), smp::Repeat<Layer>(static_cast<std::size_t>(t.layers), layer)),
-                                  {.partition = t.partition, .checkpointing = t.checkpointing, .active = t.active},
-                                  smp::Schedule::Runtime::named(t.schedule, t.chunks)),
-                            smp::optim::AdamW{});
+  smp::DataParallel trainer(
+      ctx,
+      Model(ctx, Net(layer(0), smp::Repeat<Layer>(static_cast<std::size_t>(t.layers), layer)),
+            {.partition = t.partition, .checkpointing = t.checkpointing, .active = t.active}, schedule),
+      smp::optim::AdamW{});
   smp::TensorOf<double> x(worker.memory(), {t.samples, t.width});
   std::fill(x.begin(), x.end(), 0.5);
   (void)smp::step(ctx, trainer, SquaredError<double>{}, x, x, {.microbatches = t.microbatches});
@@ -88,6 +104,7 @@ TEST_CASE("each pair of ranks that were told different things stops before the f
   add([](Told& t) { t.partition = {1, 7}; }, "the partition", "1,7");
   add([](Told& t) { t.checkpointing.most = 3; }, "checkpointed layers", "0-2,3-3,4-6,7-7");
   add([](Told& t) { t.checkpointing.same_randomness = false; }, "the same randomness", "no");
+  add([](Told& t) { t.tagged = true; }, "tensors between stages, and those of them that cross in slices", "1/1");
   add([](Told& t) { t.microbatches = 2; }, "micro-batches", "2");
   add([](Told& t) { t.samples = 16; }, "the batch", "[16, 3] and [4, 3]");
   std::set<std::string> sentences;

@@ -1,6 +1,7 @@
 // A training step allocates nothing once it is under way: tensors, what modules save, buckets, losses, tasks.
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <variant>
 
 #include <doctest/doctest.h>
@@ -30,13 +31,26 @@ Net net() {
       smp::Repeat<smp::Checkpointed<Layer>>(2, [](std::size_t) { return smp::Checkpointed<Layer>(Layer(8, 8)); }));
 }
 
+/// A layer of values that are equal on all tensor-parallel ranks.
+struct Shared {
+  using Input = smp::Dist<smp::TensorOf<float>, smp::Invariant>;
+  using Output = Input;
+  using Saved = Layer::Saved;
+  Layer layer{8, 8};
+  static constexpr auto fields() { return smp::fields(smp::field("layer", &Shared::layer)); }
+  Output forward(auto& ctx, const Input& x, Saved& saved) const { return {layer.forward(ctx, x.local, saved)}; }
+  Input backward(auto& ctx, const Output& dy, Saved& saved) { return {layer.backward(ctx, dy.local, saved)}; }
+};
+
 /// @param make the model, of a context
-template <class Make>
-void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options, int pp, Make make) {
+template <class Loss = SquaredError<float>, class Make>
+void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptions& options, int pp, Make make,
+           int tp = 1) {
   const int sdp = std::holds_alternative<smp::ShardedOptions>(options) ? world.size() : 1;
-  smp::Worker worker(world,
-                     smp::DynamicTopology(smp::degrees_for(world.size(), {.pp = pp, .rdp = smp::dynamic, .sdp = sdp})),
-                     3, mode);
+  smp::Worker worker(
+      world,
+      smp::DynamicTopology(smp::degrees_for(world.size(), {.pp = pp, .tp = tp, .rdp = smp::dynamic, .sdp = sdp})), 3,
+      mode);
   auto ctx = worker.context();
   smp::AnyStrategy trainer(ctx, make(ctx), smp::optim::Any(smp::optim::AdamW()), options);
   smp::TensorOf<float> x(worker.memory(), {6, 8});
@@ -44,10 +58,11 @@ void check(World& world, smp::HostStream::Mode mode, const smp::AnyStrategyOptio
   double sum = 0;
   const auto train = [&](int steps) {
     for (int s = 0; s < steps; ++s) {
-      sum += smp::step(ctx, trainer, SquaredError<float>{}, x, x, {.microbatches = 4, .passes = 2}).mean();
-      sum += smp::step(ctx, trainer, SquaredError<float>{}, x, x, {.microbatches = 4, .passes = 2, .pass = 1}).mean();
+      sum += smp::step(ctx, trainer, Loss{}, {x}, x, {.microbatches = 4, .passes = 2, .prescaled = true}).mean();
+      sum += smp::step(ctx, trainer, Loss{}, {x}, x, {.microbatches = 4, .passes = 2, .pass = 1, .prescaled = true})
+                 .mean();
       sum += trainer.step(ctx, 0.01);
-      sum += smp::evaluate(ctx, trainer, SquaredError<float>{}, x, x, 2).mean();
+      sum += smp::evaluate(ctx, trainer, Loss{}, {x}, x, 2).mean();
     }
   };
   // Other ranks' allocations are counted as well, so all have to be inside.
@@ -93,4 +108,15 @@ TEST_CASE("nor do those of a pipeline") {
   on_ranks({2}, [&](World& world) {
     check(world, smp::HostStream::Mode::worker, smp::DataParallelOptions{.clip = 0.1}, 2, spread);
   });
+  // Of 16 or 8 elements, three tensor-parallel ranks have slices of 6, 6 and 4, or of 3, 3 and 2.
+  using Row = smp::Sequential<smp::Repeat<Shared>>;
+  const auto in_slices = [](auto& ctx) {
+    Row row(smp::Repeat<Shared>(4, [](std::size_t) { return Shared(); }));
+    return smp::Pipeline<smp::Schedule::Interleaved, Row>(ctx, std::move(row), {.overlap = false});
+  };
+  for (const auto mode : {smp::HostStream::Mode::at_once, smp::HostStream::Mode::worker}) {
+    on_ranks({6}, [&](World& world) {
+      check<InvariantSquaredError<float>>(world, mode, smp::DataParallelOptions{.clip = 0.1}, 2, in_slices, 3);
+    });
+  }
 }

@@ -22,23 +22,22 @@
 #include <smp/device/host_stream.hpp>
 #include <smp/device/memory.hpp>
 #include <smp/error.hpp>
+#include <smp/pipeline/crossing.hpp>
 #include <smp/tensor.hpp>
 
 namespace smp {
 
 /// What a message between two stages says of itself.
 struct ParcelHeader {
-  static constexpr std::size_t most_tensors = 16;  ///< in one message
-
-  std::int64_t step = 0;                               ///< of the model
-  std::int32_t stage = 0;                              ///< that has made it
-  std::int32_t microbatch = 0;                         ///< of the step
-  std::int32_t gradient = 0;                           ///< 1: goes back
-  std::int32_t failed = 0;                             ///< 1: there is nothing to send, for the reason below
-  std::int64_t tensors = 0;                            ///< how many there are
-  std::array<Shape, most_tensors> shapes{};            ///< of each
-  std::array<comm::Element, most_tensors> elements{};  ///< types of their elements
-  std::array<char, 256> reason{};                      ///< of a failure; ends with a zero
+  std::int64_t step = 0;                                        ///< of the model
+  std::int32_t stage = 0;                                       ///< that has made it
+  std::int32_t microbatch = 0;                                  ///< of the step
+  std::int32_t gradient = 0;                                    ///< 1: goes back
+  std::int32_t failed = 0;                                      ///< 1: there is nothing to send, for the reason below
+  std::int64_t tensors = 0;                                     ///< how many there are
+  std::array<Shape, most_crossing_tensors> shapes{};            ///< of each
+  std::array<comm::Element, most_crossing_tensors> elements{};  ///< types of their elements
+  std::array<char, 256> reason{};                               ///< of a failure; ends with a zero
 
   /// Whether it is what `expected` names.
   [[nodiscard]] bool answers(const ParcelHeader& expected) const noexcept {
@@ -58,7 +57,7 @@ struct ParcelHeader {
   }
 };
 
-/// Calls `f(tensor)` for each tensor of whichever alternative a variant has.
+/// Calls `f(tensor)` or `f(tensor, tag)` for each tensor of whichever alternative a variant has.
 template <class Variant, class F>
 void for_each_tensor_of(Variant& variant, F&& f) {
   std::visit([&](auto& value) { for_each_tensor(value, f); }, variant);
@@ -73,7 +72,7 @@ struct Parcel {
   bool failed = false;              ///< it will not come
   std::string reason{};             ///< why not
 
-  /// Calls `f(tensor)` for each tensor in it.
+  /// Calls `f(tensor)` or `f(tensor, tag)` for each tensor in it.
   template <class F>
   void for_each(F&& f) {
     for_each_tensor_of(value, f);
@@ -97,9 +96,9 @@ void describe_tensors(Envelope<L>& envelope) {
   ParcelHeader& header = envelope.header;
   envelope.parcel->for_each([&]<class T>(T& tensor) {
     const auto at = static_cast<std::size_t>(header.tensors++);
-    if (at >= ParcelHeader::most_tensors) {
+    if (at >= most_crossing_tensors) {
       throw ConfigError("a value between two stages of a pipeline has more than " +
-                        std::to_string(ParcelHeader::most_tensors) + " tensors");
+                        std::to_string(most_crossing_tensors) + " tensors");
     }
     header.shapes[at] = TensorTraits<T>::shape(tensor);
     header.elements[at] = comm::ElementTraits<typename TensorTraits<T>::element>::element;
@@ -132,9 +131,11 @@ void make_tensors(Envelope<L>& envelope, Memory& memory) {
 
 /// Sends and receives all of `envelopes`: first the headers, then what they announce. Returns when that has been done.
 /// What fails on one rank reaches the others as a parcel that has `failed`.
+/// Of an Invariant tensor only this rank's slice has arrived then, in its place; see `join_slices`.
+/// @param tp which of the tensor-parallel ranks this is; its peers are the same ones of their stages
 /// @param transfers room for the list of messages
 template <class Comm, class L>
-void exchange_parcels(Comm& comm, std::span<Envelope<L>> envelopes, Memory& memory,
+void exchange_parcels(Comm& comm, std::span<Envelope<L>> envelopes, Memory& memory, const TpPlace& tp,
                       std::vector<comm::Transfer>& transfers) {
   HostStream now;
   transfers.clear();
@@ -154,11 +155,12 @@ void exchange_parcels(Comm& comm, std::span<Envelope<L>> envelopes, Memory& memo
       make_tensors(e, memory);
     }
     if (e.parcel->failed) continue;
-    e.parcel->for_each([&]<class T>(T& tensor) {
+    e.parcel->for_each([&]<class T, class Tag>(T& tensor, Tag) {
       if (e.incoming) {
-        transfers.push_back(comm::Transfer::from(e.peer, TensorTraits<T>::data(tensor)));
+        transfers.push_back(comm::Transfer::from(e.peer, crossing_part<Tag>(TensorTraits<T>::data(tensor), tp)));
       } else {
-        transfers.push_back(comm::Transfer::to(e.peer, TensorTraits<T>::data(std::as_const(tensor))));
+        const auto sent = TensorTraits<T>::data(std::as_const(tensor));
+        transfers.push_back(comm::Transfer::to(e.peer, crossing_part<Tag>(sent, tp)));
       }
     });
   }
@@ -182,6 +184,7 @@ class PipelineMail {
   void begin(std::size_t actions, std::size_t exchanges, std::size_t messages) {
     if (incoming_.size() < actions) incoming_.resize(actions);
     if (outgoing_.size() < actions) outgoing_.resize(actions);
+    if (slice_sizes_.size() < actions) slice_sizes_.resize(actions);
     if (envelopes_.size() < messages) envelopes_.resize(messages);
     while (done_.size() < exchanges) done_.emplace_back();
   }
@@ -189,14 +192,16 @@ class PipelineMail {
   [[nodiscard]] Parcel<L>& incoming(std::size_t action) noexcept { return incoming_[action]; }
   /// What an action has made for another rank.
   [[nodiscard]] Parcel<L>& outgoing(std::size_t action) noexcept { return outgoing_[action]; }
+  /// Sizes of slices of what an action is given, for `join_slices`.
+  [[nodiscard]] std::vector<std::size_t>& slice_sizes(std::size_t action) noexcept { return slice_sizes_[action]; }
   /// A message of the step.
   [[nodiscard]] Envelope<L>& envelope(int message) noexcept { return envelopes_[static_cast<std::size_t>(message)]; }
 
   /// Makes exchange `number`, of the messages `first` to `last - 1`, after those before it.
   template <class Comm>
-  void exchange(Comm& comm, Memory& memory, int number, int first, int last) {
+  void exchange(Comm& comm, Memory& memory, const TpPlace& tp, int number, int first, int last) {
     const std::span<Envelope<L>> some(&envelope(first), static_cast<std::size_t>(last - first));
-    stream_.enqueue([this, &comm, &memory, some] { exchange_parcels(comm, some, memory, transfers_); });
+    stream_.enqueue([this, &comm, &memory, tp, some] { exchange_parcels(comm, some, memory, tp, transfers_); });
     stream_.record(done_[static_cast<std::size_t>(number)]);
   }
   /// Waits for exchange `number`.
@@ -205,11 +210,12 @@ class PipelineMail {
   void finish() { stream_.synchronize(); }
 
  private:
-  std::vector<Parcel<L>> incoming_, outgoing_;  // by action of this rank
-  std::vector<Envelope<L>> envelopes_;          // by message
-  std::vector<HostEvent> done_;                 // by exchange
-  std::vector<comm::Transfer> transfers_;       // of the exchange that is made
-  HostStream stream_;                           // ends before what its tasks use
+  std::vector<Parcel<L>> incoming_, outgoing_;         // by action of this rank
+  std::vector<std::vector<std::size_t>> slice_sizes_;  // by action of this rank
+  std::vector<Envelope<L>> envelopes_;                 // by message
+  std::vector<HostEvent> done_;                        // by exchange
+  std::vector<comm::Transfer> transfers_;              // of the exchange that is made
+  HostStream stream_;                                  // ends before what its tasks use
 };
 
 }  // namespace smp

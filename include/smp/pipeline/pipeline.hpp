@@ -21,7 +21,9 @@
 #include <smp/module.hpp>
 #include <smp/parallel/count_parameters.hpp>
 #include <smp/pipeline/checkpoint_groups.hpp>
+#include <smp/pipeline/crossing.hpp>
 #include <smp/pipeline/layers.hpp>
+#include <smp/pipeline/parcels.hpp>
 #include <smp/pipeline/partition.hpp>
 #include <smp/pipeline/runner.hpp>
 #include <smp/pipeline/schedules.hpp>
@@ -211,7 +213,22 @@ class Pipeline {
     all.push_back({"the partition", cuts});
     all.push_back({"checkpointed layers", twice});
     all.push_back({"the same randomness", options_.checkpointing.same_randomness ? "yes" : "no"});
+    all.push_back({"tensors between stages, and those of them that cross in slices", crossings()});
     return all;
+  }
+  /// "1/1,3/1": of each value between two stages.
+  [[nodiscard]] std::string crossings() {
+    std::string text;
+    for (int stage = 1; stage < stages(); ++stage) {
+      int tensors = 0, in_slices = 0;
+      typename Rows::Value value = rows().value_before(partition_.first[stage]);
+      for_each_tensor_of(value, [&]<class T, class Tag>(T&, Tag) {
+        ++tensors;
+        in_slices += crosses_in_slices<Tag> ? 1 : 0;
+      });
+      text += (stage > 1 ? "," : "") + std::to_string(tensors) + "/" + std::to_string(in_slices);
+    }
+    return text;
   }
   void cut() {
     Table<int> first;

@@ -15,6 +15,7 @@
 #include <smp/device/host_stream.hpp>
 #include <smp/error.hpp>
 #include <smp/module.hpp>
+#include <smp/pipeline/crossing.hpp>
 #include <smp/pipeline/layers.hpp>
 #include <smp/pipeline/parcels.hpp>
 #include <smp/pipeline/stage.hpp>
@@ -50,7 +51,9 @@ class PipelineRun {
         ends_(ends),
         completes_(completes),
         timeline_(timeline),
-        step_(strategy.steps()) {}
+        step_(strategy.steps()),
+        tp_{static_cast<std::size_t>(ctx.groups()[Group::tp].rank()),
+            static_cast<std::size_t>(ctx.groups()[Group::tp].size())} {}
 
   /// All actions and exchanges. An exception of one rank is thrown on all ranks that wait for what it would have sent;
   /// all of them make their exchanges first, so that nobody waits for ever.
@@ -111,18 +114,23 @@ class PipelineRun {
       }
     }
     if (ctx_.stream().mode() == HostStream::Mode::worker) ctx_.stream().synchronize();
-    mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), in.exchange, in.first, in.last);
+    mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), tp_, in.exchange, in.first, in.last);
   }
 
   [[nodiscard]] Stage<Rows> stage_of(int action) { return {rows_, pipe_.groups(work_.plan.actions[action].chunk)}; }
   [[nodiscard]] LayerRange range_of(int action) const { return pipe_.range(work_.plan.actions[action].chunk); }
 
-  /// What an action was given, if it is not at an end of the model.
+  /// What an action was given, if it is not at an end of the model; whole. A rank of a stage that has failed joins no
+  /// slices any more, as it takes part in none of its layers' communication: those that wait for it end with the job.
   [[nodiscard]] Parcel<Rows> take(int action) {
     Parcel<Rows> parcel = std::exchange(mail_.incoming(work_.local(action)), Parcel<Rows>{});
     if (parcel.failed) {
       relayed_ = true;
       throw CommError(parcel.reason);
+    }
+    if (work_.needs.sender[action] >= 0) {  // not from a stage on this rank
+      join_slices(
+          ctx_, [&](auto& join) { parcel.for_each(join); }, mail_.slice_sizes(work_.local(action)));
     }
     return parcel;
   }
@@ -190,6 +198,7 @@ class PipelineRun {
   bool completes_;
   Timeline* timeline_;
   std::int64_t step_;
+  TpPlace tp_;
   std::exception_ptr failure_;
   std::string reason_;
   bool relayed_ = false;  // the failure was another rank's
