@@ -17,6 +17,7 @@
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
+#include <smp/parallel/sharded.hpp>
 #include <smp/pipeline/pipeline.hpp>
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
@@ -205,6 +206,50 @@ TEST_CASE("an evaluation has one loss on all stages, keeps nothing, and does not
     world.all_reduce(now, least, least, smp::minimum);
     CHECK(most == least);  // equal bits
     CHECK(losses[2] < losses[0]);
+  });
+}
+
+TEST_CASE("sharded layers are gathered once a step or for each micro-batch, as max_live allows; the schedule reduces") {
+  on_ranks({4}, [](World& world) {
+    using Layer = smp::nn::Linear<float>;
+    using Net = smp::Sequential<smp::Repeat<Layer>>;
+    using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
+    struct Calls {
+      std::uint64_t gathers, reductions;
+    };
+    // Calls of the third step: four layers on each of two stages, which two ranks hold together; four micro-batches.
+    const auto train = [&](std::size_t max_live, std::size_t bucket) {
+      const smp::Degrees degrees{.pp = 2, .rdp = 2, .sdp = 2};
+      smp::Worker worker(world, smp::DynamicTopology(degrees), 1);
+      auto ctx = worker.context();
+      const Net net(smp::Repeat<Layer>(8, [](std::size_t) { return Layer(4, 4); }));
+      smp::Sharded<Model, 2> trainer(ctx, Model(ctx, net), smp::optim::AdamW{},
+                                     {.reduce_bucket_size = bucket,
+                                      .persistence_threshold = 0,
+                                      .max_live_parameters = max_live,
+                                      .merge_gathers_below = 0});
+      const auto calls = [&] {
+        return Calls{worker.counters().get("SHARD", Operation::all_gather, Purpose::parameter).calls,
+                     worker.counters().get("SHARD", Operation::reduce_scatter, Purpose::gradient).calls};
+      };
+      Calls before{};
+      for (int s = 0; s < 3; ++s) {
+        before = calls();
+        const auto x = std::get<0>(numbered(worker.memory(), 4, 4, 1));
+        (void)smp::step(ctx, trainer, Squares{}, x, x, {.microbatches = 4});
+        trainer.step(ctx, 0.01);
+      }
+      const Calls after = calls();
+      return Calls{after.gathers - before.gathers, after.reductions - before.reductions};
+    };
+    const bool first = smp::DynamicTopology(smp::Degrees{.pp = 2, .rdp = 2}).coordinate(world.rank()).pp == 0;
+    // Of two stages the first one runs F0 F1 B0 F2 B1 F3 B2 B3; the last one F0 B0 F1 B1 F2 B2 F3 B3.
+    const Calls all = train(1000, 1000), one = train(0, 1);
+    CHECK(all.gathers == 4);
+    CHECK(all.reductions == 4);  // of what a backward of a micro-batch has collected
+    // Eight times four layers, but for the one that is there when forward turns to backward, or backward to forward.
+    CHECK(one.gathers == (first ? 32 - 5 : 32 - 7));
+    CHECK(one.reductions == 4 * 4);
   });
 }
 
