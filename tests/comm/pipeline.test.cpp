@@ -65,6 +65,7 @@ struct Run {
   smp::AnyStrategyOptions strategy = smp::DataParallelOptions{.clip = 0.05};
   int sdp = 1;
   bool counted = false;  // ranks may have different numbers of samples
+  int passes = 1;        // of a step
 };
 
 struct Result {
@@ -87,10 +88,16 @@ Result train(World& world, const Run& run) {
     const std::int64_t first = s * run.batch + copy * run.batch / copies;
     const std::int64_t last = s * run.batch + (copy + 1) * run.batch / copies;
     const auto x = samples(worker.memory(), first, last, 0), y = samples(worker.memory(), first, last, 1);
-    const StepOptions options{.microbatches = run.microbatches};
-    const auto loss = run.counted ? smp::step(ctx, trainer, SquaredError<T>{}, x, y, options, smp::CountSamples{})
-                                  : smp::step(ctx, trainer, SquaredError<T>{}, x, y, options);
-    result.losses.push_back(loss.mean());
+    double sum = 0;
+    for (int pass = 0; pass < run.passes; ++pass) {
+      const StepOptions options{.microbatches = run.microbatches, .passes = run.passes, .pass = pass};
+      const smp::SampleRange part = smp::microbatch(last - first, run.passes, pass);
+      const auto in = smp::batch_slice(x, part), out = smp::batch_slice(y, part);
+      const auto loss = run.counted ? smp::step(ctx, trainer, SquaredError<T>{}, in, out, options, smp::CountSamples{})
+                                    : smp::step(ctx, trainer, SquaredError<T>{}, in, out, options);
+      sum += loss.mean() / run.passes;
+    }
+    result.losses.push_back(sum);
     result.norms.push_back(trainer.step(ctx, 0.01));
     // An evaluation in between, of another batch: the same loss on all ranks, and nothing else changes.
     const auto other = smp::evaluate(ctx, trainer, SquaredError<T>{}, x, y, 2);
@@ -212,5 +219,24 @@ TEST_CASE("under data parallelism of any grade a pipeline computes what one rank
                               .strategy = sharded,
                               .sdp = 2}),
                 expected);
+    // One layer at a time, and everything twice: in backward again, and in two passes.
+    const smp::ShardedOptions least{
+        .clip = 0.05, .reduce_bucket_size = 1, .persistence_threshold = 0, .max_live_parameters = 0};
+    const smp::PipelineOptions again{.checkpointing = {.most = 2}};
+    for (const char* schedule : {"interleaved", "zero_bubble"}) {
+      check_close(train(world, {.schedule = schedule,
+                                .pp = 2,
+                                .microbatches = 2,
+                                .options = again,
+                                .strategy = least,
+                                .sdp = 2,
+                                .passes = 2}),
+                  expected);
+      check_close(
+          train(
+              world,
+              {.schedule = schedule, .pp = 2, .microbatches = 2, .options = again, .strategy = optimizer, .passes = 2}),
+          expected);
+    }
   });
 }
