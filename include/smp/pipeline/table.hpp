@@ -28,7 +28,10 @@ class Table {
   }
   /// Leaves `other` empty.
   constexpr Table(Table&& other) noexcept { swap(other); }
-  constexpr Table& operator=(const Table& other) { return *this = Table(other); }
+  constexpr Table& operator=(const Table& other) {
+    if (this != &other) *this = Table(other);
+    return *this;
+  }
   constexpr Table& operator=(Table&& other) noexcept {
     Table taken(std::move(other));
     swap(taken);
