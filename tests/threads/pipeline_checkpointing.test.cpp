@@ -70,6 +70,7 @@ using NetOf = smp::Sequential<Layer, Middle, Watch, Layer>;
 using Plain = NetOf<Blocks>;
 using Tree = NetOf<smp::Checkpointed<Blocks>>;
 using Whole = NetOf<smp::Checkpointed<OneLayer>>;
+using Nested = NetOf<smp::Checkpointed<smp::Repeat<smp::Checkpointed<Block>>>>;
 
 /// Values of which each rank has its own samples.
 struct Typed {
@@ -85,21 +86,35 @@ static_assert(std::is_same_v<smp::LayersOf<TypedTree>::Gradient, smp::LayersOf<T
 static_assert(std::is_same_v<smp::LayersOf<Tree>::Value, smp::LayersOf<Plain>::Value>);
 static_assert(std::is_same_v<smp::LayersOf<Tree>::Gradient, smp::LayersOf<Plain>::Gradient>);
 
+/// That many blocks, wrapped as `M` says.
+template <class M>
+M repeated(std::size_t blocks, double dropped) {
+  if constexpr (requires(M& wrapper) { wrapper.inner(); }) {
+    return M(repeated<std::remove_cvref_t<decltype(std::declval<M&>().inner())>>(blocks, dropped));
+  } else {
+    return M(blocks, [&](std::size_t) {
+      return typename M::value_type(Block(Watch(), Layer(width, width), smp::nn::Dropout<double>(dropped)));
+    });
+  }
+}
+
 /// A layer, some blocks, a watch and a layer: 3 + `blocks` layers with the names 0, h.0, h.1, ..., watch and last.
 template <class Net>
 Net net(std::size_t blocks, double dropped) {
   using Middle = std::remove_cvref_t<decltype(std::declval<Net&>().template child<1>())>;
-  const auto block = [&](std::size_t) {
-    return Block(Watch(), Layer(width, width), smp::nn::Dropout<double>(dropped));
-  };
-  const auto make = [&] {
-    if constexpr (requires(Middle& middle) { middle.inner(); }) {
-      return Middle({blocks, block});
-    } else {
-      return Middle(blocks, block);
-    }
-  };
-  return Net(Layer(width, width), make(), Watch(), Layer(width, width)).named({"", "h", "watch", "last"});
+  return Net(Layer(width, width), repeated<Middle>(blocks, dropped), Watch(), Layer(width, width))
+      .named({"", "h", "watch", "last"});
+}
+
+/// What the watch in a layer has seen.
+Seen& seen_in(Watch& watch) { return *watch.seen; }
+Seen& seen_in(Block& block) { return *block.child<0>().seen; }
+Seen& seen_in(smp::Checkpointed<Block>& block) { return seen_in(block.inner()); }
+Seen& seen_in(OneLayer& blocks) { return seen_in(blocks[0]); }
+Seen& seen_in(smp::Checkpointed<OneLayer>& blocks) { return seen_in(blocks.inner()); }
+Seen& seen_in(Layer&) {
+  thread_local Seen nothing;
+  return nothing;
 }
 
 struct Run {
@@ -147,29 +162,18 @@ Result train(World& world, Run run) {
                         smp::Schedule::Runtime::named(run.schedule, run.chunks)),
                   smp::optim::AdamW(), how);
   const auto x = wave(worker.memory(), 0), y = wave(worker.memory(), 1);
-  auto* pipe = &trainer.module();
-  const auto forget = [&] {
-    pipe->rows().for_each([](const std::string&, auto& layer) {
-      if constexpr (requires { layer.seen; }) *layer.seen = {};
-      if constexpr (requires { layer.template child<0>(); }) *layer.template child<0>().seen = {};
-    });
-  };
-  const auto note = [&] {
-    pipe->rows().for_each([&](const std::string&, auto& layer) {
-      if constexpr (requires { layer.seen; }) result.live = layer.seen->live;
-      if constexpr (requires { layer.template child<0>(); }) {
-        const int forwards = layer.template child<0>().seen->forwards;
-        if (forwards > 0) result.forwards.push_back(forwards);
-      }
-    });
-  };
+  auto rows = trainer.module().rows();
   for (int s = 0; s < 3; ++s) {
-    forget();
+    rows.for_each([](const std::string&, auto& layer) { seen_in(layer) = {}; });
     worker.memory().reset_peaks();
     result.losses.push_back(
         smp::step(ctx, trainer, SquaredError<double>{}, x, y, {.microbatches = microbatches}).mean());
     result.peak = worker.memory()[smp::MemoryUse::activation].peak;
-    if (s == 2) note();
+    rows.for_each([&](const std::string& name, auto& layer) {
+      const Seen& seen = seen_in(layer);
+      if (s == 2 && name == "watch") result.live = seen.live;
+      if (s == 2 && name.starts_with("h.") && seen.forwards > 0) result.forwards.push_back(seen.forwards);
+    });
     trainer.step(ctx, 0.1);
     const std::size_t live = worker.memory()[smp::MemoryUse::activation].live;
     result.losses.push_back(smp::evaluate(ctx, trainer, SquaredError<double>{}, x, y, 2).mean());
@@ -183,7 +187,7 @@ Result train(World& world, Run run) {
       for (const auto each : values) result.weights[std::string(name)].push_back(static_cast<double>(each));
     });
   }
-  result.groups = pipe->groups(0);
+  result.groups = trainer.module().groups(0);
   return result;
 }
 
@@ -355,6 +359,21 @@ TEST_CASE("beside layers that are checkpointed by stage: no layer is computed th
       }
       // Of others, they are not.
       CHECK(train<Plain>(world, run).losses != expected.losses);
+    }
+  });
+}
+
+TEST_CASE(
+    "a block that is checkpointed in a repetition that is runs three times and keeps no more than the repetition") {
+  on_ranks({2}, [](World& world) {
+    const Result expected = alone(world, {});
+    for (const char* schedule : {"simple", "zero_bubble"}) {
+      const Run run{.schedule = schedule, .pp = 2, .options = {.partition = {8, 1}, .overlap = false}};
+      const Result nested = train<Nested>(world, run), tree = train<Tree>(world, run);
+      check_same(nested, expected);
+      CHECK(nested.live == tree.live);
+      CHECK(nested.peak <= tree.peak);
+      for (const int forwards : nested.forwards) CHECK(forwards == 3 * microbatches);
     }
   });
 }

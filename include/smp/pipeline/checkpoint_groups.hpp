@@ -24,7 +24,8 @@ struct LayerRange {
 };
 
 /// Groups of consecutive layers on one stage, of each of which only the input is kept between forward and backward. No
-/// layer is in two of them: what is in a `CheckpointedTree` already is left to that.
+/// layer is in two of them: what is in a `CheckpointedTree` already is left to that. A layer that is `Checkpointed`
+/// itself keeps its input only in the second pass as well, for a third.
 struct CheckpointGroups {
   static constexpr int all = std::numeric_limits<int>::max();  ///< as many as there are
 
