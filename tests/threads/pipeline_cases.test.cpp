@@ -7,13 +7,16 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <smp/nn/dropout.hpp>
 #include <smp/nn/linear.hpp>
 #include <smp/nn/tensor_parallel.hpp>
+#include <smp/parallel/checkpointed.hpp>
 #include <smp/parallel/data_parallel.hpp>
 #include <smp/parallel/repeat.hpp>
 #include <smp/parallel/sequential.hpp>
@@ -312,5 +315,40 @@ TEST_CASE("the reference's figure of four layers: 1 and 4 are summed over the DP
     CHECK(whole.bytes == 2 * 3 * 16 / 4 * sizeof(double));
     CHECK(part.calls == 1);
     CHECK(part.bytes == 2 * 1 * 8 / 2 * sizeof(double));
+  });
+}
+
+TEST_CASE("plain layers that see each rank's own samples, checkpointed together on one stage or cut by the partition") {
+  on_ranks({4}, [](World& world) {
+    using Linear = smp::nn::Linear<double>;
+    using Cut = smp::TensorParallel<Linear, smp::Split::rows, Batch>;
+    using Block = smp::Sequential<Linear, smp::nn::Dropout<double>>;
+    constexpr std::int64_t width = 4;
+    const auto train = [&]<class Middle>(std::type_identity<Middle>, smp::PipelineOptions options) {
+      using Net = smp::Sequential<Cut, Middle, Cut>;
+      smp::Worker worker(world, smp::DynamicTopology(smp::Degrees{.pp = 2, .tp = 2}), 1);
+      auto ctx = worker.context();
+      auto& tp = worker.groups()[Group::tp];
+      const Linear plain(width, width, smp::nn::Bias::no);
+      const smp::Repeat<Block> blocks(3, [&](std::size_t) { return Block(plain, smp::nn::Dropout<double>(0.5)); });
+      smp::DataParallel<smp::Pipeline<smp::Schedule::ZeroBubble, Net>> trainer(
+          ctx, {ctx, Net(Cut(plain, tp.rank(), tp.size()), Middle(blocks), Cut(plain, tp.rank(), tp.size())), options});
+      Wide x(worker.memory(), {4, width});
+      for (std::size_t i = 0; i < x.size(); ++i) x.data()[i] = std::sin(static_cast<double>(i) + tp.rank());
+      std::vector<double> found;
+      for (int s = 0; s < 3; ++s) {
+        found.push_back(smp::step(ctx, trainer, OwnSquares{}, {x}, x, {.microbatches = 2}).mean());
+        trainer.step(ctx, 0.01);
+      }
+      return found;
+    };
+    using Tree = smp::Checkpointed<smp::Repeat<Block>>;
+    const auto expected = train(std::type_identity<smp::Repeat<Block>>(), {});
+    CHECK(expected[2] < expected[0]);
+    CHECK(train(std::type_identity<Tree>(), {.partition = {4, 1}}) == expected);
+    std::string said;
+    CHECK(train(std::type_identity<Tree>(), {.warn = [&](const std::string& s) { said = s; }}) == expected);
+    const bool named = said.find("puts the layers 1.0 to 1.2 on stages 0 to 1") != std::string::npos;
+    CHECK(named == (world.rank() == 0));
   });
 }
