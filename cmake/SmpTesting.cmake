@@ -1,6 +1,7 @@
 # How a test is declared. Every test file is found by its folder (see tests/CMakeLists.txt).
 
 set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
+set(SMP_TEST_RANKS 1 2 3 4 8 CACHE STRING "Numbers of ranks that bodies of tests run on under MPI")
 set(SMP_TEST_MAX_RANKS 8 CACHE STRING "Tests under MPI that need more ranks are left out")
 # A second MPI runs the code that a first one has run: it need not be optimised twice.
 option(SMP_TEST_THREADS_ONLY "Leave out unit tests that start no thread: ThreadSanitizer has nothing to say of them")

@@ -8,13 +8,13 @@ cd "$(dirname "$0")/.."
 . scripts/packages.bash
 
 packages=(
-  g++ clang-16 cmake ninja-build ccache pkg-config
+  g++ clang-16 libclang-rt-16-dev cmake ninja-build ccache pkg-config
   libopenmpi-dev openmpi-bin mpich libmpich-dev
   doctest-dev libcli11-dev libbenchmark-dev libdnnl-dev libopenblas-dev zlib1g-dev
   nlohmann-json3-dev libssl-dev libeigen3-dev python3
   doxygen clang-format-16 clang-tidy-16
 )
-presets=(release mpich asan tsan clang)
+presets=(release mpich asan tsan)
 configure_options=()
 
 case ${1:-} in
@@ -22,7 +22,7 @@ case ${1:-} in
   --full)
     export SMP_TEST_FULL=1
     packages+=(dataset-fashion-mnist)
-    configure_options+=(-DSMP_TEST_TIMEOUT=7200)
+    configure_options+=(-DSMP_TEST_TIMEOUT=7200 "-DSMP_TEST_RANKS=1;2;3;4;8")
     ;;
   *)
     echo "usage: scripts/test.sh [--full]" >&2
