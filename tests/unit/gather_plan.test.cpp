@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of gathers: small ones computed by hand, and a replay of many that checks every promise.
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "support/full.hpp"
 #include "support/replay_gather_plan.hpp"
+#include "support/sanitized.hpp"
 
 namespace {
 
@@ -22,6 +24,11 @@ using smp::GatherUse;
 using smp::testing::GatherCase;
 using smp::testing::plan_of;
 constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+#ifdef __OPTIMIZE__
+constexpr bool optimised = !smp::testing::sanitized;
+#else
+constexpr bool optimised = false;
+#endif
 
 std::string defect(const GatherCase& step, const GatherPlan& plan, std::size_t max_live) {
   return smp::testing::GatherReplay(step, plan, max_live).defect();
@@ -243,6 +250,27 @@ TEST_CASE("a plan of blocks of one size never needs more gathers for a larger bu
       CHECK(gathers <= before);
       before = gathers;
     }
+  }
+}
+
+TEST_CASE("1,000 units and 4 micro-batches are planned in 50 ms") {
+  constexpr int units = 1000;
+  GatherCase step{passes(units, 4), {{}}, {}};
+  std::size_t total = 0;
+  for (int u = 0; u < units; ++u) {
+    step.blocks.push_back({u});
+    step.sizes.push_back(256 * (1 + static_cast<std::size_t>(u) * 7919 % 13));
+    total += step.sizes.back();
+  }
+  for (const std::size_t max_live : {std::size_t{0}, total / 2, total}) {
+    double best = 1e9;  // the machine may have other things to do now and then
+    for (int attempt = 0; attempt < (optimised ? 20 : 1) && best > 50; ++attempt) {
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK(plan_of(step, max_live).gathers() >= units);
+      best =
+          std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    }
+    if (optimised) CHECK(best <= 50);
   }
 }
 
