@@ -190,10 +190,18 @@ TEST_CASE("an evaluation has one loss on all stages, keeps nothing, and does not
       smp::DataParallel<Model> trainer(ctx, Model(ctx, net));
       const auto x = std::get<0>(numbered(worker.memory(), 8, 4, 1));
       for (int s = 0; s < 3; ++s) {
-        (void)smp::step(ctx, trainer, Squares{}, x, x, {.microbatches = 4});
+        const auto trained = smp::step(ctx, trainer, Squares{}, x, x, {.microbatches = 4});
+        CHECK(trained.microbatches.stack().shape() == smp::Shape{4});  // on every rank
+        CHECK(trained.microbatches.reduce_mean().data()[0] == doctest::Approx(trained.mean()).epsilon(1e-6));
         const std::size_t live = worker.memory()[smp::MemoryUse::activation].live;
-        if (evaluates) losses.push_back(smp::evaluate(ctx, trainer, Squares{}, x, x, 2).mean());
-        CHECK(worker.memory()[smp::MemoryUse::activation].live == live);
+        if (evaluates) {
+          losses.push_back(smp::evaluate(ctx, trainer, Squares{}, x, x, 2).mean());
+          const Values y = smp::predict(ctx, trainer, x, 2).concat();
+          double mean = 0;  // over all samples
+          for (std::size_t i = 0; i < y.size(); ++i) mean += std::pow(y.data()[i] - x.data()[i], 2) / 2 / 8;
+          CHECK(losses.back() == doctest::Approx(mean).epsilon(1e-6));
+        }
+        CHECK(worker.memory()[smp::MemoryUse::activation].live <= live);
         trainer.step(ctx, 0.01);
       }
       auto& values = learnt.emplace_back();
