@@ -1,5 +1,6 @@
 // A pipeline: any schedule over any number of ranks and micro-batches computes what one rank computes.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -130,6 +131,12 @@ Result alone(World& world, const Run& run) {
   return train(self, {.microbatches = run.microbatches, .batch = run.batch, .steps = run.steps});
 }
 
+/// With the chunks of a rank.
+constexpr std::array schedules{std::pair("simple", 1),      std::pair("interleaved", 1),
+                               std::pair("looped", 2),      std::pair("looped_breadth", 2),
+                               std::pair("zero_bubble", 1), std::pair("zero_bubble_v", 2),
+                               std::pair("dual_pipe_v", 2)};
+
 void check_close(const Result& found, const Result& expected) {
   REQUIRE(found.losses.size() == expected.losses.size());
   for (std::size_t s = 0; s < found.losses.size(); ++s) {
@@ -155,9 +162,7 @@ void check_close(const Result& found, const Result& expected) {
 
 TEST_CASE("every schedule computes what one rank computes") {
   on_ranks({1, 2, 3, 4}, [](auto& world) {
-    for (const auto& [name, chunks] :
-         {std::pair("simple", 1), std::pair("interleaved", 1), std::pair("looped", 2), std::pair("looped_breadth", 2),
-          std::pair("zero_bubble", 1), std::pair("zero_bubble_v", 2), std::pair("dual_pipe_v", 2)}) {
+    for (const auto& [name, chunks] : schedules) {
       const auto schedule = smp::Schedule::Runtime::named(name, chunks);
       for (const int microbatches : {1, 2, 4, 8, 16}) {
         const smp::PipelineShape shape = smp::shape_of(schedule, {.ranks = world.size(), .microbatches = microbatches});
@@ -188,11 +193,24 @@ TEST_CASE("the same bits, again and in another schedule that adds in the same or
 }
 
 TEST_CASE("batches that do not divide, or have fewer samples than micro-batches, lose no sample") {
-  on_ranks({1, 2, 4}, [](auto& world) {
+  on_ranks({1, 2, 3, 4}, [](auto& world) {
     const int pp = world.size();
     for (const auto& [batch, microbatches] : {std::pair(15, 4), std::pair(8, 3), std::pair(7, 3), std::pair(2, 4)}) {
       const Run run{.pp = pp, .microbatches = microbatches, .batch = batch};
       check_close(train(world, run), alone(world, run));
+    }
+    const Run run{.pp = pp, .microbatches = 4, .batch = 15};
+    const Result fifteen = alone(world, run);
+    for (const auto& [name, chunks] : schedules) {
+      const auto schedule = smp::Schedule::Runtime::named(name, chunks);
+      Run other = run;
+      other.schedule = name;
+      other.chunks = chunks;
+      if (smp::microbatch_rule(schedule, smp::shape_of(schedule, {.ranks = pp, .microbatches = 4})).allows(4)) {
+        check_close(train(world, other), fifteen);
+      } else {
+        CHECK_THROWS_AS((void)train(world, other), smp::ConfigError);
+      }
     }
     check_close(train(world, {.pp = pp, .microbatches = 8, .options = {.active = 1}}), alone(world, {}));
   });

@@ -101,6 +101,10 @@ def losses(steps):
     return [step["loss"] for step in steps]
 
 
+def norms(steps):
+    return [step["grad_norm"] for step in steps]
+
+
 def close(a, b, tolerance=1e-12):
     return len(a) == len(b) and all(abs(x - y) <= tolerance * abs(y) for x, y in zip(a, b))
 
@@ -265,6 +269,7 @@ check(logged(seed=2)[1]["weights_sha256"] != summary["weights_sha256"], "two see
 
 # ---- the samples of a step, its masks and its mean do not depend on how it is cut; nor do bits on recomputation
 plain_steps, plain, _ = logged(dropout=0.3)
+check(any(norm > TINY["--clip"] for norm in norms(plain_steps)), "nothing is clipped", norms(plain_steps))
 for cut in {"microbatches": 4}, {"accumulation": 4}, {"microbatches": 2, "accumulation": 2}, {"microbatches": 8}:
     cut_steps, _, _ = logged(dropout=0.3, **cut)
     check(close(losses(cut_steps), losses(plain_steps)), cut, losses(cut_steps), losses(plain_steps))
@@ -315,6 +320,7 @@ for options in ({"sdp": 2}, {"sdp": 2, "persistence": 0}, {"sdp": 4, "persistenc
     steps, summary, _ = logged(dropout=0.3, ranks=4, **options)
     check(close(losses(steps), losses(plain_steps)), options, losses(steps), losses(plain_steps))
     check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), options, summary, plain)
+    check(close(norms(steps), norms(plain_steps)), options, norms(steps), norms(plain_steps))
     if "ranks_per_node" not in options:  # else gathers have two levels
         foretold(summary, VOCABULARY, **options)
     tp, sdp, kept = options.get("tp", 1), options["sdp"], options.get("persistence", 1)
@@ -373,11 +379,13 @@ for options in (
     {"ranks": 2, "pp": 2, "microbatches": 4, "schedule": "looped", "chunks": 2},
     {"ranks": 4, "pp": 2, "microbatches": 2, "schedule": "simple", "shard_optimizer": 1},
     {"ranks": 4, "pp": 2, "tp": 2, "tp_layout": "memory", "prescaled": 1, "microbatches": 4, "schedule": "looped", "chunks": 2},
-    {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "sdp": 2, "persistence": 0},
+    {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "sdp": 2, "persistence": 0, "schedule": "zero_bubble"},
+    {"ranks": 8, "pp": 2, "tp": 2, "prescaled": 1, "microbatches": 4, "shard_optimizer": 1, "checkpointing": "each"},
 ):
     steps, summary, _ = logged(dropout=0.3, save=weights, **options)
     check(close(losses(steps), losses(plain_steps)), options, losses(steps), losses(plain_steps))
     check(close([summary["heldout_loss"]], [plain["heldout_loss"]]), options, summary, plain)
+    check(close(norms(steps), norms(plain_steps)), options, norms(steps), norms(plain_steps))
     check(summary["degrees"]["pp"] == options["pp"], options, summary)
     for path, (shape, values) in read_safetensors(weights)[0].items():
         most = max(abs(v) for v in whole[path][1])
