@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes include/smp/smp.hpp: every public header that a training program may need and that needs no outside library, but
-# for those that tests, planners and traces include by name. With --check only says whether it is up to date.
+# for those that tests, planners, traces and MPI include by name. With --check only says whether it is up to date.
 set -euo pipefail
 cd "$(dirname "$0")/../include"
 
@@ -17,7 +17,7 @@ HEADER
   find smp -name '*.hpp' ! -path smp/smp.hpp ! -path 'smp/comm/mpi*' ! -path 'smp/comm/nccl*' \
     ! -path 'smp/device/cuda*' ! -path 'smp/io/*' ! -path 'smp/testing/*' ! -path 'smp/plan/*' ! -path 'smp/trace/*' \
     ! -name '*plan_of.hpp' ! -name 'any_strategy.hpp' ! -name 'timeline*' ! -name 'partition_*.hpp' \
-    ! -name 'recording.hpp' ! -name 'delayed.hpp' ! -name 'traced.hpp' ! -name 'simulate.hpp' |
+    ! -name 'recording.hpp' ! -name 'delayed.hpp' ! -name 'traced.hpp' ! -name 'simulate.hpp' ! -name 'node_reports.hpp' |
     LC_ALL=C sort | sed 's/.*/#include <&>/'
 }
 

@@ -12,7 +12,6 @@
 #include <concepts>
 #include <cstddef>
 #include <deque>
-#include <map>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -142,9 +141,9 @@ class Layout {
     kind.cut = options_.cuts_apart && p.cut().parts > 1;
     const std::string tie(options.tie);
     if (!tie.empty()) {
-      const auto [first, is_new] = ties_.try_emplace(tie, &p);
-      if (!is_new) {
-        share(p, *first->second, kind, path, tie, unit);
+      for (const Entry& first : entries_) {
+        if (first.block->tie != tie) continue;
+        share(p, *first.parameter, kind, path, tie, unit);
         return;
       }
     }
@@ -217,7 +216,6 @@ class Layout {
   std::deque<Block> blocks_;
   std::vector<int> owners_;  // of each block: the unit that declares it
   std::vector<Entry> entries_;
-  std::map<std::string, ParameterBase*, std::less<>> ties_;
   std::vector<std::pair<ParameterBase*, const ParameterBase*>> tied_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <smp/comm/node_layout.hpp>
+#include <smp/comm/node_reports.hpp>
 
 namespace {
 

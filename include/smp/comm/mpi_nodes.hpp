@@ -13,7 +13,7 @@
 #include <mpi.h>
 
 #include <smp/comm/mpi_error.hpp>
-#include <smp/comm/node_layout.hpp>
+#include <smp/comm/node_reports.hpp>
 #include <smp/comm/objects.hpp>
 
 namespace smp::comm {

@@ -5,8 +5,11 @@
 /// Sends, broadcasts and gathers values of any type: configurations, names, seeds. Not for tensors, which have the
 /// operations of a communicator. All of these wait until they are done.
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <limits>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -51,14 +54,20 @@ class ByteReader {
   std::span<const std::byte> rest_;
 };
 
+/// Appends them as they are.
+inline void append(Bytes& bytes, std::span<const std::byte> raw) {
+  const std::size_t before = bytes.size();
+  bytes.resize(before + raw.size());
+  std::copy_n(raw.data(), raw.size(), bytes.data() + before);
+}
+
 /// Appends `object` to `bytes`.
 template <class T>
 void pack(const T& object, Bytes& bytes) {
   if constexpr (requires { ObjectTraits<T>::pack(object, bytes); }) {
     ObjectTraits<T>::pack(object, bytes);
   } else {
-    const auto raw = std::as_bytes(std::span(&object, 1));
-    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    append(bytes, std::as_bytes(std::span(&object, 1)));
     static_cast<void>(sizeof(ObjectTraits<T>));
   }
 }
@@ -98,8 +107,7 @@ template <>
 struct ObjectTraits<std::string> {
   static void pack(const std::string& text, Bytes& bytes) {
     comm::pack(std::uint64_t{text.size()}, bytes);
-    const auto raw = std::as_bytes(std::span(text));
-    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    append(bytes, std::as_bytes(std::span(text.data(), text.size())));
   }
   static std::string unpack(ByteReader& reader) {
     const auto raw = reader.take(static_cast<std::size_t>(comm::unpack<std::uint64_t>(reader)));

@@ -228,12 +228,13 @@ inline Threads Threads::split(int colour, int key, std::string part_name, CallSi
     room().leave(group());
     throw CommError(describe(call, group()) + ": " + verdict);
   }
-  std::vector<int> members;
+  std::vector<int> members;  // by key; those with equal keys by rank
   for (int r = 0; r < size(); ++r) {
-    if (room().seat(r).colour == colour) members.push_back(r);
+    if (room().seat(r).colour != colour) continue;
+    std::size_t at = members.size();
+    while (at > 0 && room().seat(members[at - 1]).key > room().seat(r).key) --at;
+    members.insert(members.begin() + static_cast<std::ptrdiff_t>(at), r);
   }
-  std::stable_sort(members.begin(), members.end(),
-                   [&](int a, int b) { return room().seat(a).key < room().seat(b).key; });
   if (members.front() == rank()) {
     std::vector<int> world_ranks;
     for (const int r : members) world_ranks.push_back(group().world_ranks[static_cast<std::size_t>(r)]);

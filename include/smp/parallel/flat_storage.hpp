@@ -117,12 +117,9 @@ struct FlatArrays {
 /// parameters come first, if the layout keeps them apart.
 class FlatStorage {
  public:
-  /// Places the blocks of `layout`.
+  /// Places those blocks of `layout` that are `here(block)` whole.
   /// @param states arrays that the optimizer keeps
   /// @throws ConfigError for 16-bit values
-  FlatStorage(Layout& layout, Memory& memory, int states)
-      : FlatStorage(layout, memory, states, [](const Block&) { return true; }) {}
-  /// Places those blocks of `layout` that are `here(block)` whole.
   template <class Here>
   FlatStorage(Layout& layout, Memory& memory, int states, Here here) {
     begins_.resize(layout.blocks().size(), elsewhere);
@@ -130,11 +127,14 @@ class FlatStorage {
     std::size_t order = 0;
     std::vector<Block*> blocks = in_order(layout);
     for (const Block* block : blocks) orders_[static_cast<std::size_t>(block->id)] = order++;
-    std::stable_sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) {
-      return std::pair(a->frozen, over_tp(*a)) < std::pair(b->frozen, over_tp(*b));
+    std::sort(blocks.begin(), blocks.end(), [&](const Block* a, const Block* b) {
+      const auto key = [&](const Block* x) {
+        return std::tuple(x->frozen, over_tp(*x), orders_[static_cast<std::size_t>(x->id)]);
+      };
+      return key(a) < key(b);
     });
-    std::erase_if(blocks, [&](const Block* block) { return !here(*block); });
     for (Block* block : blocks) {
+      if (!here(*block)) continue;
       if (block->element_bytes == sizeof(float)) {
         add(floats_, *block);
       } else if (block->element_bytes == sizeof(double)) {
@@ -255,9 +255,10 @@ class FlatStorage {
       blocks.push_back(&b);
       if (b.shared_by_stages) first[static_cast<std::size_t>(b.id)] = -1;
     }
-    std::stable_sort(blocks.begin(), blocks.end(), [&](const Block* a, const Block* b) {
-      const auto key = [&](const Block* x) { return std::pair(x->frozen, first[static_cast<std::size_t>(x->id)]); };
-      return key(a) < key(b);
+    std::sort(blocks.begin(), blocks.end(), [&](const Block* a, const Block* b) {
+      if (a->frozen != b->frozen) return b->frozen;
+      const int first_a = first[static_cast<std::size_t>(a->id)], first_b = first[static_cast<std::size_t>(b->id)];
+      return first_a != first_b ? first_a < first_b : a->id < b->id;
     });
     return blocks;
   }

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,11 +45,12 @@ class GatheredBlocks {
         units_(static_cast<int>(layout.units().size())),
         stream_(beside),
         storage_(memory, blocks_of_units(layout), inside_units(layout), footprints(layout), largest_set(layout),
-                 limits.max_live, limits.checked ? jitter_bytes : 0) {
+                 limits.max_live, limits.checked ? jitter_bytes : 0),
+        blocks_(layout.blocks().size()) {
     // A merged message needs room beside the arena, which only a larger budget has.
     limits_.merge_below =
         std::min(limits_.merge_below, limits_.max_live - std::min(limits_.max_live, storage_.arena_bytes()));
-    for (Block& b : layout.blocks()) blocks_.emplace_back().block = &b;
+    for (Block& b : layout.blocks()) of(b.id).block = &b;
   }
 
   /// Brings what a unit uses, and what the plan fetches ahead. `compute` goes on when the unit's are there.
@@ -197,7 +197,7 @@ class GatheredBlocks {
   }
 
   /// Fills what is given up with NaN, before anything else comes there.
-  void poison(HostStream& compute, std::span<const GatheredStorage::Release> list) {
+  void poison(HostStream& compute, const std::vector<GatheredStorage::Release>& list) {
     for (const GatheredStorage::Release& r : list) {
       await(compute, of(r.block));
       compute.enqueue([place = r.place, bytes = shards_->place(r.block).bytes] { std::memset(place, 0xFF, bytes); });
@@ -206,7 +206,7 @@ class GatheredBlocks {
   }
 
   template <class Comm>
-  void gather(HostStream& compute, Comm& group, std::span<const GatheredStorage::Gather> list) {
+  void gather(HostStream& compute, Comm& group, const std::vector<GatheredStorage::Gather>& list) {
     HostStream& s = stream(compute);
     if (limits_.checked) agree(s, group, list.front().block);
     for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
@@ -218,7 +218,7 @@ class GatheredBlocks {
         group.all_gather(s, shards_->values(b), std::span(list[begin].place, shards_->place(b.id).bytes),
                          Purpose::parameter);
       } else {
-        gather_together(s, group, range, list.subspan(begin, end - begin));
+        gather_together(s, group, range, list.data() + begin, list.data() + end);
       }
       for (std::size_t i = begin; i < end; ++i) {
         s.record(of(list[i].block).gathered);
@@ -254,9 +254,10 @@ class GatheredBlocks {
     }
   }
 
-  /// Small ones in one message, from which every block takes its pieces.
+  /// Small ones, from `first` up to `last`, in one message, from which every block takes its pieces.
   template <class Comm>
-  void gather_together(HostStream& s, Comm& group, const Range& range, std::span<const GatheredStorage::Gather> list) {
+  void gather_together(HostStream& s, Comm& group, const Range& range, const GatheredStorage::Gather* first,
+                       const GatheredStorage::Gather* last) {
     const std::span<const std::byte> own(range.begin, range.end);
     if (message_.size() < own.size() * ranks_) {
       s.synchronize();
@@ -264,9 +265,9 @@ class GatheredBlocks {
       message_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, own.size() * ranks_);
     }
     group.all_gather(s, own, std::span(message_.data(), own.size() * ranks_), Purpose::parameter);
-    for (const GatheredStorage::Gather& g : list) {
-      const auto shard = shards_->values(*of(g.block).block);
-      s.enqueue([from = message_.data() + (shard.data() - own.data()), to = g.place, from_step = own.size(),
+    for (const GatheredStorage::Gather* g = first; g != last; ++g) {
+      const auto shard = shards_->values(*of(g->block).block);
+      s.enqueue([from = message_.data() + (shard.data() - own.data()), to = g->place, from_step = own.size(),
                  to_step = shard.size(), ranks = ranks_] {
         for (std::size_t r = 0; r < ranks; ++r) std::memcpy(to + r * to_step, from + r * from_step, to_step);
       });
@@ -302,7 +303,7 @@ class GatheredBlocks {
   int units_;           // of the layout
   HostStream* stream_;  // that gathers; null: that of the computation
   GatheredStorage storage_;
-  std::deque<OfBlock> blocks_;
+  std::vector<OfBlock> blocks_;
   HostEvent updated_;         // the values of the shards are those of this step
   HostEvent left_;            // the last unit that has been left
   bool stale_ = true;         // nothing has been gathered since `updated_`

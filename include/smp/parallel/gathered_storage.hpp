@@ -9,12 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include <smp/device/memory.hpp>
 #include <smp/parallel/flat_storage.hpp>
+#include <smp/plan/gather_arena.hpp>
 #include <smp/plan/gather_plan.hpp>
 
 namespace smp {
@@ -42,8 +42,8 @@ class GatheredStorage {
   };
   /// What changes when a unit is entered. Valid until the next call.
   struct Change {
-    std::span<const Release> released;  ///< what goes for it
-    std::span<const Gather> gathered;   ///< blocks to gather: what the unit needs, then what is fetched ahead
+    const std::vector<Release>& released;  ///< what goes for it
+    const std::vector<Gather>& gathered;   ///< blocks to gather: what the unit needs, then what is fetched ahead
   };
 
   /// @param blocks_of_unit what each unit uses that must be gathered
@@ -82,7 +82,7 @@ class GatheredStorage {
   Change enter(int unit, bool training) {
     released_.clear();
     gathered_.clear();
-    if (blocks(unit).empty()) return {};
+    if (blocks(unit).empty()) return {released_, gathered_};
     hash_ = (hash_ ^ static_cast<std::uint64_t>(unit)) * 1099511628211U;
     if (!training) {
       if (position_ > 0) following_ = false;  // what the plan has fetched may go
@@ -224,17 +224,22 @@ class GatheredStorage {
     for (const int b : blocks(unit)) {
       if (live(b).place != nullptr) continue;
       find_gaps([](const Live&) { return true; });
-      const auto gap = std::find_if(gaps_.begin(), gaps_.end(), [&](auto g) { return g.second >= bytes(b); });
-      if (gap == gaps_.end()) return false;
-      put(b, gap->first);
+      const ArenaSpan* const gap = first_gap(bytes(b));
+      if (gap == nullptr) return false;
+      put(b, gap->begin);
       gathered_.push_back({b, live(b).place, everything});
     }
     if (inside_[static_cast<std::size_t>(unit)] == 0) return true;
     for (const int b : blocks(unit)) ++live(b).uses;
     find_gaps([](const Live& l) { return l.uses > 0; });
     for (const int b : blocks(unit)) --live(b).uses;
-    return std::any_of(gaps_.begin(), gaps_.end(),
-                       [&](auto g) { return g.second >= inside_[static_cast<std::size_t>(unit)]; });
+    return first_gap(inside_[static_cast<std::size_t>(unit)]) != nullptr;
+  }
+  [[nodiscard]] const ArenaSpan* first_gap(std::size_t least) const noexcept {
+    for (const ArenaSpan& gap : gaps_) {
+      if (gap.end - gap.begin >= least) return &gap;
+    }
+    return nullptr;
   }
 
   /// Where there is room between blocks that are here and `counts`.
@@ -244,14 +249,14 @@ class GatheredStorage {
     gaps_.clear();
     for (std::size_t b = 0; b < live_.size(); ++b) {
       if (live_[b].place == nullptr || live_[b].begin == arena_.size() || !counts(live_[b])) continue;
-      taken_.emplace_back(live_[b].begin, live_[b].begin + bytes_[b]);
+      taken_.push_back({live_[b].begin, live_[b].begin + bytes_[b]});
     }
-    taken_.emplace_back(arena_.size(), arena_.size());
-    std::sort(taken_.begin(), taken_.end());
+    taken_.push_back({arena_.size(), arena_.size()});
+    sort_by_begin(taken_);
     std::size_t behind = 0;
-    for (const auto& [begin, end] : taken_) {
-      if (begin > behind) gaps_.emplace_back(behind, begin - behind);
-      behind = std::max(behind, end);
+    for (const ArenaSpan& taken : taken_) {
+      if (taken.begin > behind) gaps_.push_back({behind, taken.begin});
+      behind = std::max(behind, taken.end);
     }
   }
 
@@ -281,8 +286,8 @@ class GatheredStorage {
   bool following_ = false;  // the plan, so far in this step
   std::vector<Release> released_;
   std::vector<Gather> gathered_;
-  std::vector<std::pair<std::size_t, std::size_t>> taken_;  // begin and end in the arena, in order
-  std::vector<std::pair<std::size_t, std::size_t>> gaps_;   // begin and size
+  std::vector<ArenaSpan> taken_;  // in the arena, in order
+  std::vector<ArenaSpan> gaps_;
 };
 
 }  // namespace smp

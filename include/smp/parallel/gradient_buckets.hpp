@@ -61,7 +61,8 @@ struct ParameterRange {
 /// `limit`. A parameter is never split: a larger one goes alone.
 /// @param sizes of the parameters, in the order of forward; in the unit of `limit`
 /// @throws ConfigError if `limit` is 0
-[[nodiscard]] inline std::vector<ParameterRange> plan_buckets(std::span<const std::size_t> sizes, std::size_t limit) {
+[[nodiscard]] inline std::vector<ParameterRange> plan_buckets(const std::vector<std::size_t>& sizes,
+                                                              std::size_t limit) {
   if (limit == 0) throw ConfigError("bucket_bytes is 0: a bucket of gradients must have room for something");
   std::vector<ParameterRange> buckets;
   std::size_t last = sizes.size();
@@ -78,7 +79,7 @@ struct ParameterRange {
 /// Buckets of at most `bucket_bytes`, unless a parameter is larger, of `ranges` in the order of forward. What does not
 /// follow in memory, or differs in type or in who has what, is not joined.
 /// @throws ConfigError if `bucket_bytes` is 0
-[[nodiscard]] inline std::vector<GradientBucket> plan_buckets(std::span<const GradientRange> ranges,
+[[nodiscard]] inline std::vector<GradientBucket> plan_buckets(const std::vector<GradientRange>& ranges,
                                                               std::size_t bucket_bytes) {
   const auto follows = [](const GradientRange& a, const GradientRange& b) {
     return a.element_bytes == b.element_bytes && a.over_tp == b.over_tp &&
@@ -94,7 +95,8 @@ struct ParameterRange {
     for (const ParameterRange& joined : plan_buckets(bytes, bucket_bytes)) {
       const GradientRange& first = ranges[begin + joined.first];
       GradientBucket bucket{first.data, 0, first.element_bytes, {}, first.order, first.over_tp};
-      for (const GradientRange& r : ranges.subspan(begin + joined.first, joined.last - joined.first)) {
+      for (std::size_t i = begin + joined.first; i < begin + joined.last; ++i) {
+        const GradientRange& r = ranges[i];
         bucket.size += r.size;
         if (bucket.blocks.empty() || bucket.blocks.back() != r.block) bucket.blocks.push_back(r.block);
       }

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include <smp/device/host_stream.hpp>
@@ -25,11 +25,13 @@ class GradientReduction {
   /// @param ranges all gradients, in the order of forward
   /// @param bucket_bytes largest bucket, unless a parameter is larger
   /// @throws ConfigError if `bucket_bytes` is 0
-  GradientReduction(std::size_t blocks, std::span<const GradientRange> ranges, std::size_t bucket_bytes)
+  GradientReduction(std::size_t blocks, const std::vector<GradientRange>& ranges, std::size_t bucket_bytes)
       : buckets_(plan_buckets(ranges, bucket_bytes)), open_(blocks, 0) {
-    std::stable_sort(buckets_.begin(), buckets_.end(), [](const GradientBucket& a, const GradientBucket& b) {
-      return a.order > b.order;  // those of two types: by what backward reaches first
-    });
+    for (std::size_t i = 1; i < buckets_.size(); ++i) {  // those of two types: by what backward reaches first
+      for (std::size_t j = i; j > 0 && buckets_[j - 1].order < buckets_[j].order; --j) {
+        std::swap(buckets_[j - 1], buckets_[j]);
+      }
+    }
     ready_ = std::vector<HostEvent>(buckets_.size());
     first_bucket_.assign(blocks, buckets_.size());
     for (std::size_t i = buckets_.size(); i-- > 0;) {

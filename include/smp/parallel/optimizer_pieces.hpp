@@ -81,7 +81,7 @@ class OptimizerPieces {
   /// @param buckets of the gradients of `storage`
   /// @param dp, rdp, tp this rank in its groups
   /// @param states arrays that the optimizer keeps
-  OptimizerPieces(FlatStorage& storage, std::span<const GradientBucket> buckets, RankOf dp, RankOf rdp, RankOf tp,
+  OptimizerPieces(FlatStorage& storage, const std::vector<GradientBucket>& buckets, RankOf dp, RankOf rdp, RankOf tp,
                   Memory& memory, int states) {
     for (const GradientBucket& b : buckets) {
       b.visit([&]<class T>(std::span<T> gradients) {

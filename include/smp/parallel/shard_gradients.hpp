@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,7 +33,12 @@ class ShardGradients {
  public:
   /// @param bucket_bytes gradients that are reduced together; a larger unit goes alone
   ShardGradients(Layout& layout, ShardStorage& shards, Memory& memory, int rank, int ranks, std::size_t bucket_bytes)
-      : layout_(&layout), shards_(&shards), rank_(rank), ranks_(ranks), open_(layout.blocks().size()) {
+      : layout_(&layout),
+        shards_(&shards),
+        rank_(rank),
+        ranks_(ranks),
+        units_(layout.units().size()),
+        open_(layout.blocks().size()) {
     find_units();
     make_room(memory, bucket_bytes);
   }
@@ -143,7 +147,7 @@ class ShardGradients {
 
   void find_units() {
     for (Unit& u : layout_->units()) {
-      OfUnit& o = units_.emplace_back();
+      OfUnit& o = own(u);
       for (Block* b : u.uses) {
         if (!b->frozen && shards_->place(b->id).size > 0) o.blocks.push_back(b);
       }
@@ -204,7 +208,10 @@ class ShardGradients {
     both_ = half >= unit;
     limit_ = std::min(bucket_bytes, both_ ? half : unit);
     std::byte* next = room_.data();
-    for (const std::size_t r : regions) regions_.emplace_back().data = std::exchange(next, next + r);
+    regions_ = std::vector<Slot>(regions.size());
+    for (std::size_t depth = 0; depth < regions.size(); ++depth) {
+      regions_[depth].data = std::exchange(next, next + regions[depth]);
+    }
     slots_[0].data = next;
     slots_[1].data = slots_[0].data + half;
   }
@@ -314,10 +321,10 @@ class ShardGradients {
   ShardStorage* shards_;
   int rank_;
   int ranks_;
-  std::deque<OfUnit> units_;
+  std::vector<OfUnit> units_;
   std::vector<Open> open_;  // by block
   FlatArray<std::byte> room_;
-  std::deque<Slot> regions_;  // by depth
+  std::vector<Slot> regions_;  // by depth
   std::array<Slot, 2> slots_;
   bool both_ = false;      // there is room for two slots
   std::size_t limit_ = 0;  // bytes of a bucket

@@ -49,10 +49,10 @@ class ShardStorage {
   /// @throws ConfigError for 16-bit values
   template <class IsCut>
   ShardStorage(Layout& layout, Memory& memory, int states, int rank, int ranks, IsCut cut)
-      : granule_(widest_element(layout)), places_(layout.blocks().size()) {
+      : granule_(widest_element(layout)), places_(layout.blocks().size()), orders_(layout.blocks().size()) {
     std::size_t order = 0;
     for (Block* block : FlatStorage::in_order(layout)) {
-      orders_.emplace_back(block->id, order++);
+      orders_[static_cast<std::size_t>(block->id)] = order++;
       if (!cut(*block)) continue;
       if (block->element_bytes == sizeof(float)) {
         add(floats_, *block, static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks));
@@ -62,7 +62,6 @@ class ShardStorage {
         refuse_elements(*block);
       }
     }
-    std::sort(orders_.begin(), orders_.end());
     for_each_type([&]<class T>(FlatArrays<T>& arrays) { allocate(arrays, memory, states); });
   }
 
@@ -106,7 +105,7 @@ class ShardStorage {
       for (const auto& [block, begin] : arrays.places) {
         if (block->frozen) continue;
         ranges.push_back({arrays.gradients.data() + begin, place(block->id).size, sizeof(T), block->id,
-                          orders_[static_cast<std::size_t>(block->id)].second,
+                          orders_[static_cast<std::size_t>(block->id)],
                           all_summed || block->summed_over_tp ? OverTp::summands : OverTp::copies});
       }
     };
@@ -203,8 +202,8 @@ class ShardStorage {
   std::size_t granule_;
   FlatArrays<float> floats_;
   FlatArrays<double> doubles_;
-  std::vector<ShardPlace> places_;                   // by block
-  std::vector<std::pair<int, std::size_t>> orders_;  // of each block in forward
+  std::vector<ShardPlace> places_;   // by block
+  std::vector<std::size_t> orders_;  // of each block in forward
 };
 
 }  // namespace smp

@@ -20,8 +20,13 @@ struct ArenaSpan {
   std::size_t left = 0;   ///< when its last reader left; 0: nobody has read it
 };
 
+/// Puts spans in the order of their begins.
+constexpr void sort_by_begin(std::vector<ArenaSpan>& spans) {
+  std::sort(spans.begin(), spans.end(), [](const ArenaSpan& a, const ArenaSpan& b) { return a.begin < b.begin; });
+}
+
 /// Most that fits into one piece of [0, capacity) beside `taken`, which is in order.
-[[nodiscard]] constexpr std::size_t largest_gap(std::span<const ArenaSpan> taken, std::size_t capacity) {
+[[nodiscard]] constexpr std::size_t largest_gap(const std::vector<ArenaSpan>& taken, std::size_t capacity) {
   std::size_t largest = 0, behind = 0;
   for (const ArenaSpan& span : taken) {
     if (span.begin > behind) largest = std::max(largest, span.begin - behind);

@@ -49,7 +49,7 @@ struct GatherPlan {
 class GatherPlanner {
  public:
   /// See make_gather_plan.
-  constexpr GatherPlanner(std::span<const GatherUse> order, const std::vector<std::vector<int>>& blocks_of_unit,
+  constexpr GatherPlanner(const std::vector<GatherUse>& order, const std::vector<std::vector<int>>& blocks_of_unit,
                           std::span<const std::size_t> sizes, std::size_t max_live)
       : uses_(order, blocks_of_unit, sizes),
         sizes_(sizes),
@@ -107,11 +107,8 @@ class GatherPlanner {
         if (state(b).here) spans.push_back(span(b));
       }
     }
-    sort(spans);
+    sort_by_begin(spans);
     return spans;
-  }
-  static constexpr void sort(std::vector<ArenaSpan>& spans) {
-    std::sort(spans.begin(), spans.end(), [](const ArenaSpan& a, const ArenaSpan& b) { return a.begin < b.begin; });
   }
 
   /// What has been left since the last use may make room for what had none.
@@ -186,7 +183,7 @@ class GatherPlanner {
       if (rest == 0) return true;
       std::vector<ArenaSpan> with(pins);
       with.push_back({begin, begin + size(block)});
-      sort(with);
+      sort_by_begin(with);
       return largest_gap(with, arena_.capacity()) >= rest;
     };
     const std::size_t begin = arena_.find(size(block), least, worth, leaves_gap);
@@ -233,7 +230,7 @@ class GatherPlanner {
 /// @param sizes of the blocks, as gathered; multiples of the alignment that places need
 /// @param max_live the most that is gathered at a time, unless more is in use at once
 /// @throws ConfigError if uses do not nest
-[[nodiscard]] constexpr GatherPlan make_gather_plan(std::span<const GatherUse> order,
+[[nodiscard]] constexpr GatherPlan make_gather_plan(const std::vector<GatherUse>& order,
                                                     const std::vector<std::vector<int>>& blocks_of_unit,
                                                     std::span<const std::size_t> sizes, std::size_t max_live) {
   return GatherPlanner(order, blocks_of_unit, sizes, max_live).make();

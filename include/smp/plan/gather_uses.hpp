@@ -35,7 +35,7 @@ struct GatherLists {
 class GatherUses {
  public:
   /// @throws ConfigError if a use ends behind the use it is inside of, or before it begins
-  constexpr GatherUses(std::span<const GatherUse> order, const std::vector<std::vector<int>>& blocks_of_unit,
+  constexpr GatherUses(const std::vector<GatherUse>& order, const std::vector<std::vector<int>>& blocks_of_unit,
                        std::span<const std::size_t> sizes)
       : order_(order), parent_(order.size(), -1), in_use_(order.size(), 0), inside_(order.size(), 0) {
     find_brought(blocks_of_unit, sizes);
@@ -138,7 +138,7 @@ class GatherUses {
     next_.assign(blocks, 0);
   }
 
-  std::span<const GatherUse> order_;
+  const std::vector<GatherUse>& order_;
   std::vector<int> parent_;          // by use
   std::vector<std::size_t> in_use_;  // by use: size of all blocks in use when it has begun
   std::vector<std::size_t> inside_;  // by use

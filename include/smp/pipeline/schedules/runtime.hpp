@@ -5,9 +5,11 @@
 /// Schedules that are known only at run time: one of the shipped ones by its name, or a table.
 
 #include <charconv>
+#include <concepts>
 #include <memory>
 #include <optional>
-#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -85,8 +87,10 @@ class RuntimeSchedule {
     return erased;
   }
   /// The shipped schedule of that name; `chunks` a rank where it takes any number, else the number it has.
+  /// A template, so that who names no schedule compiles none.
   /// @throws ConfigError for an unknown name (listing the known ones), or a number of chunks that it cannot have
-  [[nodiscard]] static RuntimeSchedule named(std::string_view name, std::optional<int> chunks = {});
+  template <std::convertible_to<std::string_view> Name>
+  [[nodiscard]] static RuntimeSchedule named(const Name& schedule, std::optional<int> chunks = {});
 
   /// The order of the schedule inside.
   void order(const PipelineShape& shape, int rank, RankOrder& next) const { held_->order(shape, rank, next); }
@@ -127,12 +131,14 @@ class RuntimeSchedule {
   std::shared_ptr<const Held> held_;
 };
 
-inline RuntimeSchedule RuntimeSchedule::named(std::string_view name, std::optional<int> chunks) {
+template <std::convertible_to<std::string_view> Name>
+RuntimeSchedule RuntimeSchedule::named(const Name& schedule, std::optional<int> chunks) {
   using Looped = RuntimeLoopedSchedule<LoopOrder::depth_first>;
   using LoopedBreadth = RuntimeLoopedSchedule<LoopOrder::breadth_first>;
+  const std::string_view name = schedule;
   if (chunks && *chunks < 1) detail::refuse_number("the number of chunks of a rank", *chunks, 1);
-  const auto fixed = [&](auto schedule) {
-    RuntimeSchedule erased = of(schedule);
+  const auto fixed = [&](auto shipped) {
+    RuntimeSchedule erased = of(shipped);
     if (chunks && *chunks != erased.chunks)
       throw ConfigError(std::string(name) + " holds " + std::to_string(erased.chunks) + " chunks a rank; found " +
                         std::to_string(*chunks) + " (looped and looped_breadth take any number)");
@@ -158,12 +164,16 @@ inline TableSchedule TableSchedule::parse(const std::vector<std::string>& rows, 
     for (std::size_t rank = 0; rank < rows.size(); ++rank) table.placement.push_back(static_cast<int>(rank));
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     table.lists.emplace_back();
-    std::istringstream words(rows[rank]);
-    for (std::string word; words >> word;) {
+    constexpr std::string_view blanks = " \t\r\n";
+    std::string_view rest = rows[rank];
+    for (auto at = rest.find_first_not_of(blanks); at != rest.npos; at = rest.find_first_not_of(blanks)) {
+      rest.remove_prefix(at);
+      const std::string_view word = rest.substr(0, rest.find_first_of(blanks));
+      rest.remove_prefix(word.size());
       if (word == "--" || word == "U") continue;
       const std::optional<Action> action = parse_action(word);
       if (!action)
-        throw ConfigError("row " + std::to_string(rank) + " of a schedule: '" + word +
+        throw ConfigError("row " + std::to_string(rank) + " of a schedule: '" + std::string(word) +
                           "' is no action; expected a letter of FBIW, a micro-batch and, where a rank holds several, "
                           ".chunk");
       table.lists.back().push_back(*action);
