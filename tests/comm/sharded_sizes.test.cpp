@@ -263,3 +263,12 @@ TEST_CASE("case 16: parts of tensor-parallel ranks, 5 rows on 2 ranks and 3 rows
     }
   });
 }
+
+TEST_CASE("the defaults are those of the reference") {
+  const ShardedOptions options;
+  CHECK(options.clip == 1.0);
+  CHECK(options.reduce_bucket_size == 500'000'000);
+  CHECK(options.persistence_threshold == 1'000'000);
+  CHECK(options.max_live_parameters == 1'000'000'000);
+  CHECK(options.gather.hierarchical);
+}

@@ -176,6 +176,34 @@ TEST_CASE("where no sum changes its order, stages have the bits of one rank") {
   });
 }
 
+TEST_CASE("layers that are computed again drop what they dropped before, or something else if that is said") {
+  on_ranks({2}, [](World& world) {
+    using Linear = smp::nn::Linear<float>;
+    using Net = smp::Sequential<Linear, smp::nn::Dropout<float>, Linear>;
+    using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
+    const auto train = [&](const char* checkpointing, bool same_randomness) {
+      smp::Worker worker(world, stages(2), 1);
+      auto ctx = worker.context();
+      smp::PipelineOptions options{.partition = {2, 1}, .checkpointing = smp::CheckpointGroups::named(checkpointing)};
+      options.checkpointing.same_randomness = same_randomness;
+      smp::DataParallel<Model> trainer(
+          ctx, Model(ctx, Net(Linear(8, 8), smp::nn::Dropout<float>(0.5), Linear(8, 8)), options));
+      const auto x = std::get<0>(numbered(worker.memory(), 6, 8, 1));
+      (void)smp::step(ctx, trainer, Squares{}, x, x, {.microbatches = 3});
+      trainer.step(ctx, 0.01);
+      std::vector<float> learnt;
+      trainer.for_each_parameter([&](std::string_view, const smp::Shape&, auto values, auto) {
+        for (const auto each : values) learnt.push_back(static_cast<float>(each));
+      });
+      return learnt;
+    };
+    const auto expected = train("none", true);
+    CHECK(train("contiguous", true) == expected);
+    CHECK(train("none", false) == expected);
+    CHECK((train("contiguous", false) == expected) == (world.rank() == 1));  // what is behind it has seen the first
+  });
+}
+
 TEST_CASE("an evaluation has one loss on all stages, keeps nothing, and does not change what is learnt (case 50)") {
   on_ranks({3}, [](World& world) {
     using Layer = smp::nn::Linear<float>;
