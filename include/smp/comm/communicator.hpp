@@ -52,7 +52,10 @@ struct Membership {
 
 /// A contiguous range of elements whose memory an operation can use directly.
 template <class R>
-concept ContiguousBuffer = requires(R& range) { std::span(range); };
+concept ContiguousBuffer = requires(R& range) {
+  std::size(range);
+  requires std::is_pointer_v<decltype(std::data(range))>;
+};
 
 /// A communicator: a rank in a group, which performs calls in a stream and can be cut into parts.
 template <class C>
@@ -263,8 +266,8 @@ class Operations {
     static_assert(ContiguousBuffer<const R>,
                   "smp: a contiguous buffer is needed here (std::span, std::vector, std::array); copy a strided view "
                   "into one first");
-    const auto elements = std::span(range);
-    return std::span<const typename decltype(elements)::value_type>(elements);
+    return std::span<std::add_const_t<std::remove_pointer_t<decltype(std::data(range))>>>(std::data(range),
+                                                                                          std::size(range));
   }
 
   template <class R>
@@ -272,10 +275,10 @@ class Operations {
     static_assert(ContiguousBuffer<R>,
                   "smp: a contiguous buffer is needed here (std::span, std::vector, std::array); copy a strided view "
                   "into one first");
-    const auto elements = std::span(range);
-    static_assert(!std::is_const_v<typename decltype(elements)::element_type>,
+    using T = std::remove_pointer_t<decltype(std::data(range))>;
+    static_assert(!std::is_const_v<T>,
                   "smp: this operation writes to the buffer; pass one whose elements are not const");
-    return std::span<typename decltype(elements)::value_type>(elements);
+    return std::span<std::remove_const_t<T>>(const_cast<std::remove_const_t<T>*>(std::data(range)), std::size(range));
   }
 
   template <class T>

@@ -78,14 +78,16 @@ struct OptimizerPiece {
 class OptimizerPieces {
  public:
   OptimizerPieces() = default;
-  /// @param buckets of the gradients of `storage`
+  /// @param storage a FlatStorage
+  /// @param buckets of its gradients
   /// @param dp, rdp, tp this rank in its groups
   /// @param states arrays that the optimizer keeps
-  OptimizerPieces(FlatStorage& storage, const std::vector<GradientBucket>& buckets, RankOf dp, RankOf rdp, RankOf tp,
+  template <class Storage>
+  OptimizerPieces(Storage& storage, const std::vector<GradientBucket>& buckets, RankOf dp, RankOf rdp, RankOf tp,
                   Memory& memory, int states) {
     for (const GradientBucket& b : buckets) {
       b.visit([&]<class T>(std::span<T> gradients) {
-        const FlatArrays<T>& arrays = storage.arrays<T>();
+        const FlatArrays<T>& arrays = storage.template arrays<T>();
         T* values = arrays.values.data() + (gradients.data() - arrays.gradients.data());
         EvenCut reduced(b.size, b.over_tp == OverTp::summands ? dp : rdp);
         EvenCut updated(reduced.end - reduced.begin, b.over_tp == OverTp::copies ? tp : RankOf{});

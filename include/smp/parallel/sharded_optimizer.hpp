@@ -149,7 +149,8 @@ class ShardedOptimizerEngine : public FlatEngine {
   }
 
   /// The squares of what this rank updates.
-  void square(HostStream& compute) {
+  template <class Stream>
+  void square(Stream& compute) {
     compute.enqueue([scale = &scale()] { scale->squares = 0; });
     for (std::size_t bucket = 0; bucket < pieces_.size(); ++bucket) {
       pieces_.visit(bucket, [&](const auto& piece) {

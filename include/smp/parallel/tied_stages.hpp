@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <tuple>
@@ -56,32 +55,25 @@ class TiedStages {
     auto& stages = ctx.groups()[Group::pp];
     if (stages.size() == 1) return;
     std::vector<TieDeclaration> own;
-    std::map<std::string, Block*> blocks;
+    for (Block& block : layout.blocks()) {
+      if (!block.tie.empty()) own.push_back({block.tie, traits(block)});
+    }
+    const std::vector<std::vector<TieDeclaration>> all = comm::all_gather_object(stages, own);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      for (const TieDeclaration& tie : all[rank]) expect_equal(tie, rank, all);
+    }
     for (Block& block : layout.blocks()) {
       if (block.tie.empty()) continue;
-      own.push_back({block.tie, traits(block)});
-      blocks[block.tie] = &block;
-    }
-    std::map<std::string, std::vector<int>> holders;
-    std::map<std::string, std::uint64_t> first;
-    const auto all = comm::all_gather_object(stages, own);
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      for (const TieDeclaration& tie : all[rank]) {
-        if (first.try_emplace(tie.name, tie.traits).first->second != tie.traits) {
-          throw ConfigError("\"" + tie.name + "\" is tied over stages of the pipeline, but rank " +
-                            std::to_string(rank) +
-                            " of the PP group declares another shape, cut, type, decay or other "
-                            "initial values than the first stage that has it");
-        }
-        holders[tie.name].push_back(static_cast<int>(rank));
+      Tie tie{&block, {}};
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if (find(all[rank], block.tie) != nullptr) tie.ranks.push_back(static_cast<int>(rank));
       }
-    }
-    for (const auto& [name, ranks] : holders) {
-      const auto found = blocks.find(name);
-      if (ranks.size() < 2 || found == blocks.end()) continue;
-      found->second->shared_by_stages = true;
-      found->second->counted = ranks.front() == stages.rank();
-      ties_.push_back({found->second, ranks});
+      if (tie.ranks.size() < 2) continue;
+      block.shared_by_stages = true;
+      block.counted = tie.ranks.front() == stages.rank();
+      std::size_t at = ties_.size();
+      while (at > 0 && ties_[at - 1].block->tie > block.tie) --at;
+      ties_.insert(ties_.begin() + static_cast<std::ptrdiff_t>(at), std::move(tie));
     }
   }
 
@@ -103,6 +95,25 @@ class TiedStages {
     Block* block;
     std::vector<int> ranks;  // of the PP group, that have it
   };
+
+  static const TieDeclaration* find(const std::vector<TieDeclaration>& declared, const std::string& name) {
+    for (const TieDeclaration& tie : declared) {
+      if (tie.name == name) return &tie;
+    }
+    return nullptr;
+  }
+  /// Compares what `rank` declares with what the first stage does that has the tie.
+  static void expect_equal(const TieDeclaration& tie, std::size_t rank,
+                           const std::vector<std::vector<TieDeclaration>>& all) {
+    for (std::size_t first = 0; first < rank; ++first) {
+      const TieDeclaration* const other = find(all[first], tie.name);
+      if (other == nullptr) continue;
+      if (other->traits == tie.traits) return;
+      throw ConfigError("\"" + tie.name + "\" is tied over stages of the pipeline, but rank " + std::to_string(rank) +
+                        " of the PP group declares another shape, cut, type, decay or other initial values than the "
+                        "first stage that has it");
+    }
+  }
 
   static std::uint64_t traits(const Block& block) {
     const Block::Segment& s = block.segments.front();
