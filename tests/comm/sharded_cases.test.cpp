@@ -369,7 +369,7 @@ TEST_CASE("case 20: frozen and checkpointed, two passes; a tied weight in two un
     options.max_live_parameters = 0;
     options.merge_gathers_below = 0;
     Sharded<Net> trainer(ctx, net(), {}, options);
-    const smp::GatheredStorage& storage = trainer.engine().values().storage();
+    const auto& storage = trainer.engine().values().storage();
     const auto x = samples(worker.memory(), 4 * world.rank(), 4 * world.rank() + 4, 4, 0);
     for (int s = 0; s < 3; ++s) {
       for (const int pass : {0, 1}) {

@@ -258,7 +258,7 @@ TEST_CASE("from construction on a rank holds its share, what is in use, and two 
                                                       .persistence_threshold = 0,
                                                       .max_live_parameters = max_live,
                                                       .merge_gathers_below = 0});
-      const smp::GatheredStorage& storage = trainer.engine().values().storage();
+      const auto& storage = trainer.engine().values().storage();
       const std::size_t live = std::min(std::max(max_live, needed), all + 3) * sizeof(T);
       std::size_t most = 0;
       look = [&] {

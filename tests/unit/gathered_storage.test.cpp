@@ -11,9 +11,10 @@
 namespace {
 
 using smp::MemoryUse;
+using Storage = smp::GatheredStorage<smp::FlatArray<std::byte>>;
 
 /// A root of 40 bytes around units of 10, 60 and 25 + 35 bytes; then every block by itself.
-smp::GatheredStorage storage(smp::Memory& memory, std::size_t max_live) {
+Storage storage(smp::Memory& memory, std::size_t max_live) {
   return {memory,
           {{0}, {1}, {2}, {3, 4}, {0}, {1}, {2}, {3}, {4}},
           {60, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -28,7 +29,7 @@ std::size_t held(const smp::Memory& memory) { return memory[MemoryUse::buffer].p
 TEST_CASE("what lies badly goes: nothing is held beyond the arena, whatever has been looked at before") {
   for (const bool training : {false, true}) {
     smp::Memory memory;
-    smp::GatheredStorage s = storage(memory, 0);
+    Storage s = storage(memory, 0);
     for (const int first : {1, 4, 2, 5, 6, 7, 8}) {  // alone, as when parameters are read
       s.enter(first, false);
       s.leave(first, false);
@@ -53,7 +54,7 @@ TEST_CASE("what lies badly goes: nothing is held beyond the arena, whatever has 
 
 TEST_CASE("a unit that the plan does not know finds room, or is given some until the end of the step") {
   smp::Memory memory;
-  smp::GatheredStorage s = storage(memory, 0);
+  Storage s = storage(memory, 0);
   const auto step = [&](const std::vector<int>& units) {
     s.enter(0, true);
     for (const int unit : units) {
@@ -75,7 +76,7 @@ TEST_CASE("a unit that the plan does not know finds room, or is given some until
 TEST_CASE("orders have numbers: what deviates from the plan in two ways has two") {
   smp::Memory memory;
   const auto order = [&](int unit) {
-    smp::GatheredStorage s = storage(memory, 0);
+    Storage s = storage(memory, 0);
     for (const int used : {1, unit}) {
       s.enter(used, true);
       s.leave(used, true);
@@ -90,7 +91,7 @@ TEST_CASE("orders have numbers: what deviates from the plan in two ways has two"
 
 TEST_CASE("when the shards have been written, nothing that was gathered is used again") {
   smp::Memory memory;
-  smp::GatheredStorage s = storage(memory, 1000);
+  Storage s = storage(memory, 1000);
   for (const int times : {1, 0}) {
     CHECK(s.enter(2, false).gathered.size() == static_cast<std::size_t>(times));
     s.leave(2, false);

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include <smp/comm/call.hpp>
-#include <smp/device/host_stream.hpp>
 #include <smp/error.hpp>
 #include <smp/layout.hpp>
 #include <smp/parallel/flat_storage.hpp>
@@ -32,12 +31,16 @@ struct GatherLimits {
 };
 
 /// Lets `Block::value` point at whole values while a unit that uses the block is entered.
+/// @tparam Stream of the computation and of the gathers
+template <class Stream>
 class GatheredBlocks {
  public:
+  using Storage = GatheredStorage<FlatArray<std::byte>>;  ///< where gathered values are
+
   /// For the blocks that have shards.
   /// @param beside the stream that gathers; null: that of the computation
   GatheredBlocks(Layout& layout, const ShardStorage& shards, Memory& memory, const GatherLimits& limits, int ranks,
-                 HostStream* beside)
+                 Stream* beside)
       : shards_(&shards),
         memory_(&memory),
         limits_(limits),
@@ -56,15 +59,15 @@ class GatheredBlocks {
   /// Brings what a unit uses, and what the plan fetches ahead. `compute` goes on when the unit's are there.
   /// @param group the shard group, for this stream
   template <class Comm>
-  void enter(HostStream& compute, Comm& group, const Unit& unit, bool training) {
+  void enter(Stream& compute, Comm& group, const Unit& unit, bool training) {
     bring(compute, group, unit.id, training);
   }
   /// Takes them away: what is kept for later is not seen meanwhile.
-  void leave(HostStream& compute, const Unit& unit, bool training) { take_away(compute, unit.id, training); }
+  void leave(Stream& compute, const Unit& unit, bool training) { take_away(compute, unit.id, training); }
 
   /// Calls `f()` while the values of one block are here.
   template <class Comm, class F>
-  void with_values(HostStream& compute, Comm& group, const Block& block, F&& f) {
+  void with_values(Stream& compute, Comm& group, const Block& block, F&& f) {
     bring(compute, group, units_ + block.id, false);
     compute.synchronize();
     try {
@@ -79,13 +82,13 @@ class GatheredBlocks {
   /// The shards are about to be updated: `compute` goes on when nothing reads them. Says to the other ranks of the
   /// group, if all is checked, that this rank ends its step.
   template <class Comm>
-  void finish(HostStream& compute, Comm& group) {
+  void finish(Stream& compute, Comm& group) {
     if (limits_.checked && ranks_ > 1) agree(stream(compute), group, no_block);
     for (OfBlock& b : blocks_) await(compute, b);  // fetched ahead for units that were not used
   }
   /// The values of all shards are others after what is enqueued in `compute`: the next step begins.
   /// @param complete the step has had all its passes
-  void end_step(HostStream& compute, bool complete) {
+  void end_step(Stream& compute, bool complete) {
     compute.record(updated_);
     if (!complete) compute.record(left_);  // without what has gone wrong
     stale_ = true;
@@ -103,20 +106,20 @@ class GatheredBlocks {
   void forget() noexcept { storage_.forget(); }
 
   /// Where everything is.
-  [[nodiscard]] const GatheredStorage& storage() const noexcept { return storage_; }
+  [[nodiscard]] const Storage& storage() const noexcept { return storage_; }
 
  private:
   static constexpr std::size_t jitter_bytes = 64;
 
   struct OfBlock {
     Block* block = nullptr;
-    HostEvent gathered{};     // in the stream that gathers
-    HostEvent last_use{};     // in the stream of the computation
-    bool on_its_way = false;  // the computation has not waited for it
+    typename Stream::Event gathered{};  // in the stream that gathers
+    typename Stream::Event last_use{};  // in the stream of the computation
+    bool on_its_way = false;            // the computation has not waited for it
   };
 
   [[nodiscard]] OfBlock& of(int block) noexcept { return blocks_[static_cast<std::size_t>(block)]; }
-  [[nodiscard]] HostStream& stream(HostStream& compute) noexcept { return stream_ ? *stream_ : compute; }
+  [[nodiscard]] Stream& stream(Stream& compute) noexcept { return stream_ ? *stream_ : compute; }
 
   // What the units use, and, behind them, each block by itself.
   std::vector<std::vector<int>> blocks_of_units(Layout& layout) const {
@@ -174,8 +177,8 @@ class GatheredBlocks {
   }
 
   template <class Comm>
-  void bring(HostStream& compute, Comm& group, int unit, bool training) {
-    const GatheredStorage::Change change = storage_.enter(unit, training);
+  void bring(Stream& compute, Comm& group, int unit, bool training) {
+    const Storage::Change change = storage_.enter(unit, training);
     if (limits_.checked && !change.released.empty()) poison(compute, change.released);
     if (!change.gathered.empty()) gather(compute, group, change.gathered);
     for (const int block : storage_.blocks(unit)) {
@@ -183,10 +186,10 @@ class GatheredBlocks {
       of(block).block->value = storage_.place(block);
     }
   }
-  static void await(HostStream& compute, OfBlock& b) {
+  static void await(Stream& compute, OfBlock& b) {
     if (std::exchange(b.on_its_way, false)) compute.wait(b.gathered);
   }
-  void take_away(HostStream& compute, int unit, bool training) {
+  void take_away(Stream& compute, int unit, bool training) {
     storage_.leave(unit, training);
     for (const int block : storage_.blocks(unit)) {
       if (storage_.in_use(block)) continue;
@@ -197,8 +200,8 @@ class GatheredBlocks {
   }
 
   /// Fills what is given up with NaN, before anything else comes there.
-  void poison(HostStream& compute, const std::vector<GatheredStorage::Release>& list) {
-    for (const GatheredStorage::Release& r : list) {
+  void poison(Stream& compute, const std::vector<Storage::Release>& list) {
+    for (const Storage::Release& r : list) {
       await(compute, of(r.block));
       compute.enqueue([place = r.place, bytes = shards_->place(r.block).bytes] { std::memset(place, 0xFF, bytes); });
     }
@@ -206,8 +209,8 @@ class GatheredBlocks {
   }
 
   template <class Comm>
-  void gather(HostStream& compute, Comm& group, const std::vector<GatheredStorage::Gather>& list) {
-    HostStream& s = stream(compute);
+  void gather(Stream& compute, Comm& group, const std::vector<Storage::Gather>& list) {
+    Stream& s = stream(compute);
     if (limits_.checked) agree(s, group, list.front().block);
     for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
       Range range = range_of(list[begin].block);
@@ -245,9 +248,9 @@ class GatheredBlocks {
     return true;
   }
 
-  void wait(HostStream& s, const GatheredStorage::Gather& g) {
+  void wait(Stream& s, const Storage::Gather& g) {
     if (std::exchange(stale_, false)) s.wait(updated_);
-    if (g.after == GatheredStorage::everything || limits_.checked) {
+    if (g.after == Storage::everything || limits_.checked) {
       s.wait(left_);
     } else if (g.after >= 0) {
       s.wait(of(g.after).last_use);
@@ -256,8 +259,8 @@ class GatheredBlocks {
 
   /// Small ones, from `first` up to `last`, in one message, from which every block takes its pieces.
   template <class Comm>
-  void gather_together(HostStream& s, Comm& group, const Range& range, const GatheredStorage::Gather* first,
-                       const GatheredStorage::Gather* last) {
+  void gather_together(Stream& s, Comm& group, const Range& range, const Storage::Gather* first,
+                       const Storage::Gather* last) {
     const std::span<const std::byte> own(range.begin, range.end);
     if (message_.size() < own.size() * ranks_) {
       s.synchronize();
@@ -265,7 +268,7 @@ class GatheredBlocks {
       message_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, own.size() * ranks_);
     }
     group.all_gather(s, own, std::span(message_.data(), own.size() * ranks_), Purpose::parameter);
-    for (const GatheredStorage::Gather* g = first; g != last; ++g) {
+    for (const Storage::Gather* g = first; g != last; ++g) {
       const auto shard = shards_->values(*of(g->block).block);
       s.enqueue([from = message_.data() + (shard.data() - own.data()), to = g->place, from_step = own.size(),
                  to_step = shard.size(), ranks = ranks_] {
@@ -276,7 +279,7 @@ class GatheredBlocks {
 
   /// All ranks of the group gather the same block, or end the step.
   template <class Comm>
-  void agree(HostStream& s, Comm& group, int block) {
+  void agree(Stream& s, Comm& group, int block) {
     s.enqueue([number = &number_, block] { *number = block; });
     numbers_.resize(ranks_);
     group.all_gather(s, std::span<const int>(&number_, 1), numbers_, Purpose::control);
@@ -300,15 +303,15 @@ class GatheredBlocks {
   Memory* memory_;
   GatherLimits limits_;
   std::size_t ranks_;
-  int units_;           // of the layout
-  HostStream* stream_;  // that gathers; null: that of the computation
-  GatheredStorage storage_;
+  int units_;       // of the layout
+  Stream* stream_;  // that gathers; null: that of the computation
+  Storage storage_;
   std::vector<OfBlock> blocks_;
-  HostEvent updated_;         // the values of the shards are those of this step
-  HostEvent left_;            // the last unit that has been left
-  bool stale_ = true;         // nothing has been gathered since `updated_`
-  int number_ = 0;            // of the block that this rank gathers
-  std::vector<int> numbers_;  // of all ranks
+  typename Stream::Event updated_;  // the values of the shards are those of this step
+  typename Stream::Event left_;     // the last unit that has been left
+  bool stale_ = true;               // nothing has been gathered since `updated_`
+  int number_ = 0;                  // of the block that this rank gathers
+  std::vector<int> numbers_;        // of all ranks
   FlatArray<std::byte> message_;
 };
 

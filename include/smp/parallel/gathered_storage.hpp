@@ -24,6 +24,8 @@ namespace smp {
 /// The first step gathers a unit's blocks when it is entered, and records the order; then a plan is made, and replayed
 /// in every step. A step that leaves the recorded order gathers on demand from there on, and the next one records
 /// again. So does one in which the model is evaluated between two passes, without recording.
+/// @tparam Arena array of bytes that are gathered into
+template <class Arena>
 class GatheredStorage {
  public:
   /// Said of a gather that has to wait for everything that has been computed before, not for one block's last use.
@@ -177,7 +179,7 @@ class GatheredStorage {
     plan_ = make_gather_plan(order_, blocks_of_unit_, bytes_, max_live_);
     if (plan_->arena > arena_.size()) {
       arena_ = {};  // before the larger one is there
-      arena_ = FlatArray<std::byte>(*memory_, MemoryUse::buffer, plan_->arena);
+      arena_ = Arena(*memory_, MemoryUse::buffer, plan_->arena);
     }
   }
 
@@ -273,8 +275,8 @@ class GatheredStorage {
   std::vector<std::size_t> inside_;  // by unit
   std::vector<std::size_t> bytes_;
   std::size_t max_live_;
-  FlatArray<std::byte> arena_;
-  std::vector<FlatArray<std::byte>> spill_;
+  Arena arena_;
+  std::vector<Arena> spill_;
   std::vector<Live> live_;
   std::vector<GatherUse> order_;      // of the plan, or of this step
   std::vector<std::size_t> entries_;  // units that are entered while a step is recorded

@@ -16,7 +16,6 @@
 
 #include <smp/comm/call.hpp>
 #include <smp/comm/reduction.hpp>
-#include <smp/device/host_stream.hpp>
 #include <smp/device/memory.hpp>
 #include <smp/device/vectorized.hpp>
 #include <smp/error.hpp>
@@ -29,6 +28,8 @@ namespace smp {
 
 /// Room for gradients that have not been reduced: a region for each unit that has units inside of it, and so is used
 /// all the while these are, and two slots for the others; one is filled while the other is reduced.
+/// @tparam Stream of the computation and of the reductions
+template <class Stream>
 class ShardGradients {
  public:
   /// @param bucket_bytes gradients that are reduced together; a larger unit goes alone
@@ -50,7 +51,7 @@ class ShardGradients {
 
   /// A unit is entered by a backward: its blocks get room, set to zero.
   template <class Comm>
-  void enter(HostStream& compute, HostStream& reduce, Comm& group, const Unit& unit, GradientReduction& replicas) {
+  void enter(Stream& compute, Stream& reduce, Comm& group, const Unit& unit, GradientReduction& replicas) {
     std::size_t need = missing(unit);
     // What the unit is tied to goes, too: it would go while the unit is in use, if units are inside.
     if (own(unit).outer ? is_collected(unit) : filled_ + need > limit_) {
@@ -77,7 +78,7 @@ class ShardGradients {
   /// @param completes the unit's gradients; else there is another pass to come
   /// @param replicas hears of each block when all that has been computed of its gradient is on its way
   template <class Comm>
-  void leave(HostStream& compute, HostStream& reduce, Comm& group, const Unit& unit, bool completes,
+  void leave(Stream& compute, Stream& reduce, Comm& group, const Unit& unit, bool completes,
              GradientReduction& replicas) {
     abandon(unit);
     for (const Block* b : own(unit).blocks) open(*b).passes += completes ? 1 : 0;
@@ -110,7 +111,7 @@ class ShardGradients {
   }
 
   /// Forgets what has gone wrong in the stream that reduces.
-  void settle(HostStream& reduce) {
+  void settle(Stream& reduce) {
     for (Slot& slot : slots_) reduce.record(slot.free);
     for (Slot& region : regions_) reduce.record(region.free);
   }
@@ -137,7 +138,7 @@ class ShardGradients {
   };
   struct Slot {
     std::byte* data = nullptr;
-    HostEvent ready{}, free{};
+    typename Stream::Event ready{}, free{};
   };
 
   [[nodiscard]] OfUnit& own(const Unit& unit) noexcept { return units_[static_cast<std::size_t>(unit.id)]; }
@@ -216,18 +217,18 @@ class ShardGradients {
     slots_[1].data = slots_[0].data + half;
   }
 
-  std::byte* region(HostStream& compute, const Unit& unit) {
+  std::byte* region(Stream& compute, const Unit& unit) {
     compute.wait(regions_[own(unit).depth].free);
     return regions_[own(unit).depth].data;
   }
-  std::byte* slot(HostStream& compute, std::size_t need) {
+  std::byte* slot(Stream& compute, std::size_t need) {
     if (filled_ == 0) compute.wait(slots_[slot_].free);
     return slots_[slot_].data + std::exchange(filled_, filled_ + need);
   }
 
   /// Reduces what has been collected.
   template <class Comm>
-  void flush(HostStream& compute, HostStream& reduce, Comm& group, GradientReduction& replicas) {
+  void flush(Stream& compute, Stream& reduce, Comm& group, GradientReduction& replicas) {
     if (bucket_.empty()) return;
     Slot& slot = slots_[slot_];
     compute.record(slot.ready);
@@ -256,7 +257,7 @@ class ShardGradients {
 
   /// Straight from where it has been computed to where it is updated.
   template <class Comm>
-  void reduce_alone(HostStream& reduce, Comm& group, const Block& b) {
+  void reduce_alone(Stream& reduce, Comm& group, const Block& b) {
     if (!open(b).taken) return;
     shards_->with_gradients(b, [&]<class T>(std::span<T> shard) {
       const std::span<T> whole(reinterpret_cast<T*>(open(b).data), shard.size() * static_cast<std::size_t>(ranks_));
@@ -272,7 +273,7 @@ class ShardGradients {
 
   /// Small ones in one message, which lists what each rank gets; the other slot has room for it.
   template <class Comm>
-  void reduce_together(HostStream& reduce, Comm& group, std::vector<const Block*>& blocks) {
+  void reduce_together(Stream& reduce, Comm& group, std::vector<const Block*>& blocks) {
     std::sort(blocks.begin(), blocks.end(),
               [&](auto* a, auto* b) { return shards_->place(a->id).begin < shards_->place(b->id).begin; });
     std::size_t piece = 0;  // elements of a rank
@@ -311,7 +312,7 @@ class ShardGradients {
   }
 
   template <class T>
-  static void add(HostStream& stream, std::span<T> to, const T* from) {
+  static void add(Stream& stream, std::span<T> to, const T* from) {
     stream.enqueue([data = to.data(), size = to.size(), from] {
       vectorized([=](auto unit) { add_arrays(unit, static_cast<std::int64_t>(size), data, from, data); });
     });

@@ -155,7 +155,7 @@ class ShardedEngine : public FlatEngine {
   /// What has been gathered of them is stale.
   void shards_written() noexcept { values_.forget(); }
   /// What is gathered.
-  [[nodiscard]] const GatheredBlocks& values() const noexcept { return values_; }
+  [[nodiscard]] const GatheredBlocks<HostStream>& values() const noexcept { return values_; }
   /// Which way gathers took, and why.
   [[nodiscard]] const comm::GroupGather& gather() const noexcept { return gather_; }
 
@@ -280,7 +280,8 @@ class ShardedEngine : public FlatEngine {
     compute.enqueue([s = &scale(), m = message_.data()] { s->squares = m[0], s->squares_of_parts = m[1]; });
   }
 
-  void end_step(HostStream& compute, bool complete) {
+  template <class Stream>
+  void end_step(Stream& compute, bool complete) {
     values_.end_step(compute, complete);
     gradients_.end_step();
     replicas_.reset();
@@ -312,8 +313,8 @@ class ShardedEngine : public FlatEngine {
   HostStream* replicate_;  // likewise
   comm::GroupGather gather_;
   ShardStorage shards_;
-  GatheredBlocks values_;
-  ShardGradients gradients_;
+  GatheredBlocks<HostStream> values_;
+  ShardGradients<HostStream> gradients_;
   GradientReduction replicas_;
   HostEvent replicated_;
   std::array<double, 4> message_{};

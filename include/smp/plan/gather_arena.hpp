@@ -5,6 +5,7 @@
 /// Storage of a fixed size that blocks come into and go out of: where there is room, and who was there before.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -36,13 +37,15 @@ constexpr void sort_by_begin(std::vector<ArenaSpan>& spans) {
 }
 
 /// Blocks by address. All its searches go over the blocks that are here, or are binary.
+/// @tparam Size of the blocks
+template <std::unsigned_integral Size>
 class GatherArena {
  public:
   static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();  ///< no place
   static constexpr std::size_t free = std::numeric_limits<std::size_t>::max();     ///< worth of a place without blocks
 
   /// Room for `capacity`, empty.
-  constexpr explicit GatherArena(std::size_t capacity) : capacity_(capacity) {}
+  constexpr explicit GatherArena(Size capacity) : capacity_(capacity) {}
 
   /// The lowest of the best places for `size`. A place is worth as much as the least of the blocks that must go; only
   /// places worth more than `least` count. Every best place may be moved down to the end of a block: those are tried.
@@ -140,7 +143,8 @@ class GatherArena {
     past_.insert(rest, now.begin(), now.end());
   }
 
-  std::size_t capacity_, most_ = 0;
+  Size capacity_;
+  std::size_t most_ = 0;
   Spans here_;  // in order
   Spans past_;  // in order; of each place the one that was left last
 };

@@ -6,8 +6,10 @@
 /// step, as the order in which units are used is.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <smp/plan/gather_arena.hpp>
@@ -46,15 +48,17 @@ struct GatherPlan {
 /// Why everything fits: while a use lasts there is a gap between the blocks in use that holds whatever uses inside of
 /// it bring. A block that is brought is put where such a gap stays. Only a block that was fetched ahead or kept may be
 /// in the way when it comes into use; then it is gathered again elsewhere.
+/// @tparam Size of the blocks
+template <std::unsigned_integral Size>
 class GatherPlanner {
  public:
   /// See make_gather_plan.
   constexpr GatherPlanner(const std::vector<GatherUse>& order, const std::vector<std::vector<int>>& blocks_of_unit,
-                          std::span<const std::size_t> sizes, std::size_t max_live)
+                          std::span<const Size> sizes, Size max_live)
       : uses_(order, blocks_of_unit, sizes),
         sizes_(sizes),
         blocks_(sizes.size(), State()),
-        arena_(std::max(max_live, uses_.needed())),
+        arena_(static_cast<Size>(std::max<std::size_t>(max_live, uses_.needed()))),
         all_fit_(uses_.total() <= arena_.capacity()) {}
 
   /// The plan.
@@ -187,7 +191,7 @@ class GatherPlanner {
       return largest_gap(with, arena_.capacity()) >= rest;
     };
     const std::size_t begin = arena_.find(size(block), least, worth, leaves_gap);
-    if (begin == GatherArena::nowhere) return false;
+    if (begin == GatherArena<Size>::nowhere) return false;
     const std::size_t end = begin + size(block);
     for (auto taken = arena_.overlapping(begin, end); !taken.empty(); taken = arena_.overlapping(begin, end)) {
       release(taken.front().block);
@@ -211,10 +215,10 @@ class GatherPlanner {
     full_ = false;
   }
 
-  GatherUses uses_;
-  std::span<const std::size_t> sizes_;
+  GatherUses<Size> uses_;
+  std::span<const Size> sizes_;
   std::vector<State> blocks_;
-  GatherArena arena_;
+  GatherArena<Size> arena_;
   bool all_fit_;           // nothing is ever given up
   std::size_t now_ = 0;    // the use that begins
   std::size_t ahead_ = 0;  // everything before this use is here
@@ -230,10 +234,12 @@ class GatherPlanner {
 /// @param sizes of the blocks, as gathered; multiples of the alignment that places need
 /// @param max_live the most that is gathered at a time, unless more is in use at once
 /// @throws ConfigError if uses do not nest
+template <std::unsigned_integral Size = std::size_t>
 [[nodiscard]] constexpr GatherPlan make_gather_plan(const std::vector<GatherUse>& order,
                                                     const std::vector<std::vector<int>>& blocks_of_unit,
-                                                    std::span<const std::size_t> sizes, std::size_t max_live) {
-  return GatherPlanner(order, blocks_of_unit, sizes, max_live).make();
+                                                    std::type_identity_t<std::span<const Size>> sizes,
+                                                    std::type_identity_t<Size> max_live) {
+  return GatherPlanner<Size>(order, blocks_of_unit, sizes, max_live).make();
 }
 
 }  // namespace smp

@@ -5,6 +5,7 @@
 /// What the order in which units are used says about their blocks: what is in use at once, and when it is needed next.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -32,11 +33,13 @@ struct GatherLists {
 };
 
 /// An order of uses that nest, as a planner needs it. Linear in the number of uses of blocks.
+/// @tparam Size of the blocks
+template <std::unsigned_integral Size>
 class GatherUses {
  public:
   /// @throws ConfigError if a use ends behind the use it is inside of, or before it begins
   constexpr GatherUses(const std::vector<GatherUse>& order, const std::vector<std::vector<int>>& blocks_of_unit,
-                       std::span<const std::size_t> sizes)
+                       std::span<const Size> sizes)
       : order_(order), parent_(order.size(), -1), in_use_(order.size(), 0), inside_(order.size(), 0) {
     find_brought(blocks_of_unit, sizes);
     find_inside();
@@ -72,7 +75,7 @@ class GatherUses {
   }
 
  private:
-  constexpr void find_brought(const std::vector<std::vector<int>>& blocks_of_unit, std::span<const std::size_t> sizes) {
+  constexpr void find_brought(const std::vector<std::vector<int>>& blocks_of_unit, std::span<const Size> sizes) {
     std::vector<char> used(sizes.size(), 0), ever(sizes.size(), 0);
     int around = -1;
     std::size_t in_use = 0;
