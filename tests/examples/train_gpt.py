@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -412,6 +413,15 @@ for rank in range(4):
     behind = behind or any(names.index("W%d" % m) > names.index("F%d" % (m + 1)) for m in range(7))
     check(any(e["pid"] == rank and e["name"] == "exchange" and e["cat"] == "activation" for e in events), rank, "messages")
 check(behind, "no gradient of weights has waited")
+
+# ---- what README.md says can be run: with a text and a model that are smaller, and no other options
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../README.md"), encoding="utf-8") as f:
+    said = re.findall(r"`train_gpt\s+(--[^`]+)`", f.read())
+check(len(said) >= 3, "commands of README.md", said)
+for words in said:
+    small = [str(word) for name in ("--data", "--layers", "--heads", "--hidden", "--seq") for word in (name, TINY[name])]
+    done = subprocess.run([PROGRAM, *small, "--steps", "1", *words.split()], cwd=FOLDER, capture_output=True, timeout=120)
+    check(done.returncode == 0, words, done.stderr)
 
 # ---- the other types, optimizers and schedules
 steps, summary, _ = logged(dtype="f32", save=weights, tokens="bytes", heldout=0, eval_every=1)
