@@ -2,6 +2,7 @@
 
 set(SMP_TEST_TIMEOUT 300 CACHE STRING "Seconds after which a test has failed")
 set(SMP_TEST_RANKS 1 2 3 4 8 CACHE STRING "Numbers of ranks that bodies of tests run on under MPI")
+set(SMP_TEST_WITHOUT_CASES "" CACHE STRING "Cases on ranks that are left out, as doctest patterns: sweeps of code that others run")
 set(SMP_TEST_MAX_RANKS 8 CACHE STRING "Tests under MPI that need more ranks are left out")
 # A second MPI runs the code that a first one has run: it need not be optimised twice.
 option(SMP_TEST_THREADS_ONLY "Leave out unit tests that start no thread: ThreadSanitizer has nothing to say of them")
@@ -15,6 +16,12 @@ set(smp_mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=
 if(CMAKE_CXX_FLAGS_DEBUG MATCHES "fsanitize=address")
   # Both MPIs leave a little memory behind in plugins that are unloaded when the leak check runs.
   list(APPEND smp_mpi_environment ASAN_OPTIONS=detect_leaks=0)
+endif()
+
+# Arguments of executables of cases on ranks.
+set(smp_left_out "")
+if(SMP_TEST_WITHOUT_CASES)
+  set(smp_left_out "--test-case-exclude=${SMP_TEST_WITHOUT_CASES}")
 endif()
 
 # For tests that call a compiler themselves.
@@ -63,7 +70,7 @@ function(smp_mpi_tests target)
     endif()
     smp_test(${target}.${n} LABEL mpi PROCESSORS ${n}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>
-                     ${MPIEXEC_POSTFLAGS})
+                     ${MPIEXEC_POSTFLAGS} ${smp_left_out})
     set_tests_properties(${target}.${n} PROPERTIES ENVIRONMENT "${smp_mpi_environment}")
   endforeach()
 endfunction()

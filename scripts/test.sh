@@ -22,7 +22,7 @@ case ${1:-} in
   --full)
     export SMP_TEST_FULL=1
     packages+=(dataset-fashion-mnist)
-    configure_options+=(-DSMP_TEST_TIMEOUT=7200 "-DSMP_TEST_RANKS=1;2;3;4;8")
+    configure_options+=(-DSMP_TEST_TIMEOUT=7200 "-DSMP_TEST_RANKS=1;2;3;4;8" -DSMP_TEST_WITHOUT_CASES=)
     ;;
   *)
     echo "usage: scripts/test.sh [--full]" >&2
