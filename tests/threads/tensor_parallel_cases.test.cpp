@@ -342,6 +342,32 @@ TEST_CASE("case 39 with interleaved chunks: two stages on each rank, with and wi
   }
 }
 
+TEST_CASE(
+    "a slice of the rows of all samples is not cut into micro-batches, which would be other samples on each rank") {
+  using Net = smp::Sequential<LayerNorm<double>, smp::TensorParallel<Heads, Split::usual, Rows>,
+                              smp::Move<Tensor64, Rows, smp::Invariant>>;
+  smp::comm::launch(2, [](smp::comm::Threads& world) {
+    smp::Worker worker(world, smp::DynamicTopology(smp::Degrees{.tp = 2}), 3);
+    auto ctx = worker.context();
+    smp::DataParallel trainer(ctx, Net(LayerNorm<double>(4), {Heads(), world.rank(), 2}, {}), smp::optim::AdamW{});
+    const Dist<Tensor64, smp::Invariant> whole{smp::testing::numbers(ctx.memory(), {8, 4, 4}, 5)};
+    const auto x = smp::move_to<Rows>(ctx, whole);
+    Ids targets(ctx.memory(), {8, 4});
+    for (int i = 0; i < 32; ++i) targets.data()[i] = i % 4;
+    const auto train = [&](int microbatches) {
+      return smp::step(ctx, trainer, smp::Lifted<CrossEntropy<double>, smp::Invariant>{}, x, targets,
+                       {.microbatches = microbatches, .prescaled = true})
+          .mean();
+    };
+    CHECK(train(1) > 0);
+    CHECK_THROWS_WITH_AS(train(8),
+                         "smp: each tensor-parallel rank has a slice of the rows of all samples "
+                         "(Shard<Dim::sequence>), which cannot be cut into micro-batches; let the model begin with "
+                         "whole samples and slice them itself, with a Move",
+                         smp::ConfigError);
+  });
+}
+
 // ---- case 40: dropout of 64 values at three places, tp 2 x dp 2
 namespace {
 

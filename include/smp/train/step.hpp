@@ -69,6 +69,19 @@ template <class Loss, class Ctx>
   return feeds_of<Loss>() == Group::rdp && !prescaled && ctx.groups()[Group::tp].size() > 1;
 }
 
+/// Says in words why a slice of the rows of all samples cannot be cut by samples.
+/// @throws ConfigError for several micro-batches of what several tensor-parallel ranks have slices of
+template <class Input, class Ctx>
+void expect_whole_samples(Ctx& ctx, int microbatches) {
+  if constexpr (!std::same_as<TagsOf<Input>, NoTags>) {
+    if (TagsOf<Input>::tp::on == Shard<Dim::sequence>::on && microbatches > 1 && ctx.groups()[Group::tp].size() > 1) {
+      throw ConfigError(
+          "each tensor-parallel rank has a slice of the rows of all samples (Shard<Dim::sequence>), which cannot be "
+          "cut into micro-batches; let the model begin with whole samples and slice them itself, with a Move");
+    }
+  }
+}
+
 /// Runs forward, loss and backward of `inputs` and `targets`, this rank's share of the global batch. Gradients add up
 /// until the model's own `step`.
 /// @param count the weight of a micro-batch, a function of its targets; EqualSamples needs no communication before the
@@ -83,6 +96,7 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> step(Ctx ctx, Mode
   using L = std::remove_cvref_t<Loss>;
   static_assert(expect_loss<Model, L, Targets>());
   constexpr bool counted = !std::same_as<Count, EqualSamples>;
+  expect_whole_samples<typename Model::Input>(ctx, options.microbatches);
   const std::int64_t samples = batch_size(targets);
   if (batch_size(inputs, options.input_axes) != samples) {
     throw ConfigError("a batch has " + std::to_string(batch_size(inputs, options.input_axes)) + " inputs, but " +
@@ -151,6 +165,7 @@ StepLoss<LocalOf<typename std::remove_cvref_t<Loss>::Output>> evaluate(Ctx ctx, 
                                                                        const SampleAxes& input_axes = {}) {
   using L = std::remove_cvref_t<Loss>;
   static_assert(expect_loss<Model, L, Targets>());
+  expect_whole_samples<typename Model::Input>(ctx, microbatches);
   const int source = output_rank(ctx, model);
   ctx.training = false;
   BatchEnds<Ctx, std::remove_reference_t<Loss>, typename Model::Input, Targets> ends(
@@ -204,6 +219,7 @@ template <class Ctx, class Model>
 StepOutput<LocalOf<typename Model::Output>> predict(Ctx ctx, Model& model, const typename Model::Input& inputs,
                                                     int microbatches = 1, const SampleAxes& input_axes = {}) {
   using Value = LocalOf<typename Model::Output>;
+  expect_whole_samples<typename Model::Input>(ctx, microbatches);
   const int source = output_rank(ctx, model);
   ctx.training = false;
   int parts = 0;
