@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is counted, against the formulas of bandwidth-optimal algorithms, summed over all ranks of a group.
 #include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,26 @@ TEST_CASE("groups and purposes are counted apart, in one table") {
     CHECK(c.get("PP", Operation::all_reduce, Purpose::gradient) == Count{});
     CHECK(c.rows().size() == 3);
     CHECK(&pair.counters() == &c);
+  });
+}
+
+TEST_CASE("of an exchange, messages of control are counted apart") {
+  on_ranks({2}, [](World& world) {
+    smp::HostStream stream;
+    Counted<World> counted(world);
+    const std::vector<float> sent(10, 1.5f);
+    std::vector<float> received(10);
+    const int says = world.rank(), peer = 1 - world.rank();
+    int heard = -1;
+    std::array transfers{Transfer::to(peer, std::span(sent)), Transfer::from(peer, std::span(received)),
+                         Transfer::to(peer, std::span<const int>(&says, 1)),
+                         Transfer::from(peer, std::span(&heard, 1))};
+    transfers[2].control = transfers[3].control = true;
+    counted.exchange(stream, transfers, Purpose::activation);
+    CHECK(received == sent);
+    CHECK(heard == peer);
+    CHECK(counted.counters().get("WORLD", Operation::exchange, Purpose::activation) == Count{1, 40});
+    CHECK(counted.counters().get("WORLD", Operation::exchange, Purpose::control) == Count{1, 4});
   });
 }
 

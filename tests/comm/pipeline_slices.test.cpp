@@ -97,10 +97,11 @@ std::uint64_t cross(W& world, int ranks, const smp::TpPlace* place) {
       }
     });
   }
-  std::array<smp::Envelope<MixedRows>, 1> envelope{{{&parcel, sends ? 1 : 0, !sends, {}, {}}}};
-  std::vector<smp::comm::Transfer> transfers;
+  std::array<smp::Envelope<MixedRows>, 1> envelope{{{&parcel, sends ? 1 : 0, !sends, {}, {}, {}}}};
+  smp::ParcelExchange state;
+  state.tp = place != nullptr ? *place : here;
   smp::exchange_parcels(worker.groups()[Group::pp], std::span<smp::Envelope<MixedRows>>(envelope), worker.memory(),
-                        place != nullptr ? *place : here, transfers);
+                        state);
   std::vector<std::size_t> sizes;
   if (!sends) {
     if (place == nullptr)
@@ -225,7 +226,7 @@ TEST_CASE("members of a value cross as their own tags say; the whole of each wou
 }
 
 TEST_CASE("stages send (p - 1) b s h 8 bytes in each direction, whatever the tensor-parallel degree; no bit changes") {
-  on_ranks({2, 4, 8}, [](auto& world) {
+  on_few_ranks({2, 4, 8}, [](auto& world) {
     for (const int pp : {2, 4}) {
       if (world.size() % pp != 0) continue;
       const int tp = world.size() / pp;
@@ -235,7 +236,6 @@ TEST_CASE("stages send (p - 1) b s h 8 bytes in each direction, whatever the ten
     const int tp = world.size() / 2;
     check_run(world, {.schedule = "looped", .chunks = 2, .pp = 2, .tp = tp});
     check_run(world, {.schedule = "zero_bubble_v", .chunks = 2, .pp = 2, .tp = tp});
-    check_run(world, {.pp = 2, .tp = tp, .overlap = false});
     check_run(world, {.pp = 2, .tp = tp, .samples = 4, .width = 3, .overlap = false});
     const auto worker = smp::HostStream::Mode::worker;
     if (!smp::comm::works_in_any_thread(world)) return;

@@ -23,7 +23,7 @@ using Values = smp::TensorOf<double>;
 
 smp::Envelope<Rows> incoming(smp::Parcel<Rows>& parcel) {
   parcel.value.template emplace<Values>();
-  smp::Envelope<Rows> e{&parcel, 1, true, {}, {}};
+  smp::Envelope<Rows> e{&parcel, 1, true, {}, {}, {}};
   e.header.step = e.found.step = 7;
   e.header.stage = e.found.stage = 1;
   e.header.microbatch = e.found.microbatch = 3;

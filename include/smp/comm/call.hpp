@@ -82,6 +82,7 @@ struct Transfer {
   std::size_t bytes = 0;            ///< size of the message
   int peer = 0;                     ///< rank of the other side in the group
   bool incoming = false;            ///< received, not sent
+  bool control = false;             ///< counted as control, whatever the other messages are for
 
   /// A message of this rank to `peer`.
   template <class T>

@@ -165,7 +165,14 @@ class Counted : public Decorator<Counted<C>, C> {
   }
 
  private:
-  void count(const Call& call) noexcept { table_->add(call.operation, call.purpose, bytes_sent(call, this->group())); }
+  void count(const Call& call) noexcept {
+    std::uint64_t control = 0;
+    for (const Transfer& t : call.transfers) {
+      if (t.control && !t.incoming && t.peer != this->rank()) control += t.bytes;
+    }
+    table_->add(call.operation, call.purpose, bytes_sent(call, this->group()) - control);
+    if (control > 0) table_->add(call.operation, Purpose::control, control);
+  }
 
   std::shared_ptr<Counters> counters_;
   Counters::Table* table_;

@@ -51,15 +51,18 @@ class PipelineRun {
         ends_(ends),
         completes_(completes),
         timeline_(timeline),
-        step_(strategy.steps()),
-        tp_{static_cast<std::size_t>(ctx.groups()[Group::tp].rank()),
-            static_cast<std::size_t>(ctx.groups()[Group::tp].size())} {}
+        step_(strategy.steps()) {}
 
   /// All actions and exchanges. An exception of one rank is thrown on all ranks that wait for what it would have sent;
   /// all of them make their exchanges first, so that nobody waits for ever.
   void operator()() {
+    auto& groups = ctx_.groups();
+    const auto& tp = groups[Group::tp];
+    // Ranks that are in no exchange with this one may wait for it within an action.
+    const bool answers = groups[Group::world].size() > groups[Group::pp].size();
     mail_.begin(work_.actions(), static_cast<std::size_t>(work_.program.exchanges),
-                static_cast<std::size_t>(work_.program.messages.size()));
+                static_cast<std::size_t>(work_.program.messages.size()),
+                {static_cast<std::size_t>(tp.rank()), static_cast<std::size_t>(tp.size())}, answers);
     for (const PipelineInstruction& in : work_.program.instructions) {
       if (in.action < 0) {
         exchange(in);
@@ -68,6 +71,7 @@ class PipelineRun {
       }
     }
     mail_.finish();
+    if (!failure_ && mail_.failed()) failure_ = std::make_exception_ptr(CommError(mail_.failure()));
     if (!failure_) return;
     pipe_.clear();
     std::rethrow_exception(failure_);
@@ -77,6 +81,8 @@ class PipelineRun {
   void run_or_note(const PipelineInstruction& in) {
     try {
       if (in.exchange > 0) mail_.wait(in.exchange - 1);
+      // At the first word of it: an action that needs nothing of what has failed may need ranks that will not come.
+      if (mail_.failed()) throw CommError(mail_.failure());
       run(in.action);
     } catch (const std::exception& e) {
       note(e.what());
@@ -86,7 +92,7 @@ class PipelineRun {
   }
   void note(const char* why) {
     failure_ = std::current_exception();
-    reason_ = relayed_ ? why : "rank " + std::to_string(ctx_.groups()[Group::world].rank()) + " has thrown: " + why;
+    reason_ = "rank " + std::to_string(ctx_.groups()[Group::world].rank()) + " has thrown: " + why;
   }
 
   void exchange(const PipelineInstruction& in) {
@@ -109,25 +115,20 @@ class PipelineRun {
         *envelope.parcel = {};
         if (forward) envelope.parcel->value = rows_.value_before(range.first);
         if (!forward) envelope.parcel->gradient = rows_.gradient_before(range.last);
-      } else if (failure_) {
-        *envelope.parcel = {{}, {}, true, reason_};
       }
     }
     if (ctx_.stream().mode() == HostStream::Mode::worker) ctx_.stream().synchronize();
-    mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), tp_, in.exchange, in.first, in.last);
+    mail_.exchange(ctx_.groups()[Group::pp], ctx_.memory(), failure_ ? &reason_ : nullptr, in.exchange, in.first,
+                   in.last);
   }
 
   [[nodiscard]] Stage<Rows> stage_of(int action) { return {rows_, pipe_.groups(work_.plan.actions[action].chunk)}; }
   [[nodiscard]] LayerRange range_of(int action) const { return pipe_.range(work_.plan.actions[action].chunk); }
 
-  /// What an action was given, if it is not at an end of the model; whole. A rank of a stage that has failed joins no
-  /// slices any more, as it takes part in none of its layers' communication: those that wait for it end with the job.
+  /// What an action was given, if it is not at an end of the model; whole. A rank that has failed joins no slices any
+  /// more, as it takes part in none of its layers' communication: those that wait for it end with the job.
   [[nodiscard]] Parcel<Rows> take(int action) {
     Parcel<Rows> parcel = std::exchange(mail_.incoming(work_.local(action)), Parcel<Rows>{});
-    if (parcel.failed) {
-      relayed_ = true;
-      throw CommError(parcel.reason);
-    }
     if (work_.needs.sender[action] >= 0) {  // not from a stage on this rank
       join_slices(
           ctx_, [&](auto& join) { parcel.for_each(join); }, mail_.slice_sizes(work_.local(action)));
@@ -171,7 +172,7 @@ class PipelineRun {
     Value y = strategy_.run(ctx_, Phase::forward,
                             [&](auto& inner) { return stage_of(action).forward(inner, std::move(x), saved); });
     if (!work_.training) saved.clear();
-    if (stage + 1 < work_.plan.stages()) return give(action, {std::move(y), {}, false, {}});
+    if (stage + 1 < work_.plan.stages()) return give(action, {std::move(y), {}});
     ends_.output(a.microbatch, work_.slots.slot[action], std::move(*std::get_if<typename Pipe::Output>(&y)));
   }
 
@@ -185,7 +186,7 @@ class PipelineRun {
     Gradient dx = strategy_.run(
         ctx_, phase, [&](auto& inner) { return stage_of(action).backward(inner, std::move(dy), saved, phase); });
     if (phase == Phase::backward) saved.clear();
-    give(action, {{}, std::move(dx), false, {}});
+    give(action, {{}, std::move(dx)});
   }
 
   Ctx& ctx_;
@@ -198,10 +199,8 @@ class PipelineRun {
   bool completes_;
   Timeline* timeline_;
   std::int64_t step_;
-  TpPlace tp_;
   std::exception_ptr failure_;
   std::string reason_;
-  bool relayed_ = false;  // the failure was another rank's
 };
 
 }  // namespace smp
