@@ -156,7 +156,7 @@ Result train(World& world, Run run) {
       7);
   auto ctx = worker.context();
   Result result;
-  run.options.warn = [&](const std::string& sentence) { result.warnings.push_back(sentence); };
+  run.options.warnings = &result.warnings;
   Trainer trainer(ctx,
                   Model(ctx, net<Net>(run.blocks, run.dropped), run.options,
                         smp::Schedule::Runtime::named(run.schedule, run.chunks)),

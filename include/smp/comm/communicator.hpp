@@ -10,7 +10,7 @@
 /// at a time.
 
 #include <concepts>
-#include <functional>
+#include <cstdint>
 #include <iterator>
 #include <span>
 #include <string>
@@ -338,12 +338,9 @@ class Operations {
   /// In place means exactly in place: `part` begins at `in_place`, or does not overlap `whole`.
   template <class T, class U>
   void expect_apart(const Call& call, std::span<T> whole, std::span<U> part, const std::byte* in_place) const {
-    const auto* a = reinterpret_cast<const std::byte*>(whole.data());
-    const auto* b = reinterpret_cast<const std::byte*>(part.data());
-    const std::less<const std::byte*> before;
-    const bool overlap =
-        !whole.empty() && !part.empty() && before(a, b + part.size_bytes()) && before(b, a + whole.size_bytes());
-    if (!overlap || b == in_place) return;
+    const auto a = reinterpret_cast<std::uintptr_t>(whole.data()), b = reinterpret_cast<std::uintptr_t>(part.data());
+    const bool overlap = !whole.empty() && !part.empty() && a < b + part.size_bytes() && b < a + whole.size_bytes();
+    if (!overlap || reinterpret_cast<const std::byte*>(part.data()) == in_place) return;
     throw CommError(describe(call, self().group()) + ": input and output overlap; pass " +
                     (in_place == nullptr ? "two buffers" : "the place where the result belongs, or another buffer"));
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,14 +41,13 @@ class Groups {
   /// order depends on nothing else, so no two ranks can meet in the making of different groups.
   /// @throws ConfigError if `world` does not have the size of the topology
   template <class Topo>
-  Groups(C& world, const Topo& topology)
-      : make_([world, topology](Group kind) mutable { return make(world, topology, kind); }) {
+  Groups(C& world, const Topo& topology) : maker_(std::make_unique<MakerOf<Topo>>(world, topology)) {
     if (world.size() != topology.world_size()) {
       throw ConfigError("the topology is for " + std::to_string(topology.world_size()) + " ranks, but the world has " +
                         std::to_string(world.size()));
     }
     parts_.reserve(all_groups.size());
-    for (const Group kind : all_groups) parts_.push_back(make_(kind));
+    for (const Group kind : all_groups) parts_.push_back(maker_->make(kind));
   }
 
   /// The group of this kind that this rank is in.
@@ -62,7 +60,7 @@ class Groups {
   [[nodiscard]] C& beside(Lane lane, Group kind) {
     const auto place = std::find(lane_groups.begin(), lane_groups.end(), std::pair(lane, kind)) - lane_groups.begin();
     std::optional<C>& communicator = lanes_[static_cast<std::size_t>(place)];
-    if (!communicator) communicator.emplace(make_(kind));
+    if (!communicator) communicator.emplace(maker_->make(kind));
     return *communicator;
   }
 
@@ -74,19 +72,32 @@ class Groups {
   }
 
  private:
+  // Cuts the world again, whatever the type of the topology.
+  struct Maker {
+    Maker() = default;
+    Maker(const Maker&) = delete;
+    Maker& operator=(const Maker&) = delete;
+    virtual ~Maker() = default;
+    virtual C make(Group kind) = 0;
+  };
   template <class Topo>
-  static C make(C& world, const Topo& topology, Group kind) {
-    std::string name(to_string(kind));
-    if constexpr (requires { world.part(std::vector<int>(), name); }) {
-      const auto ranks = topology.group(kind, world.rank());
-      return world.part(std::vector<int>(ranks.begin(), ranks.end()), std::move(name));
-    } else {
-      return world.split(topology.group_index(kind, world.rank()), topology.rank_in(kind, world.rank()),
-                         std::move(name));
+  struct MakerOf final : Maker {
+    MakerOf(const C& w, const Topo& t) : world(w), topology(t) {}
+    C make(Group kind) override {
+      std::string name(to_string(kind));
+      if constexpr (requires { world.part(std::vector<int>(), name); }) {
+        const auto ranks = topology.group(kind, world.rank());
+        return world.part(std::vector<int>(ranks.begin(), ranks.end()), std::move(name));
+      } else {
+        return world.split(topology.group_index(kind, world.rank()), topology.rank_in(kind, world.rank()),
+                           std::move(name));
+      }
     }
-  }
+    C world;
+    Topo topology;
+  };
 
-  std::function<C(Group)> make_;
+  std::unique_ptr<Maker> maker_;
   std::vector<C> parts_;
   std::array<std::optional<C>, lane_groups.size()> lanes_;
   std::array<std::unique_ptr<HostStream>, 3> streams_;  // by lane; end before what they communicate with

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,9 +33,6 @@
 
 namespace smp {
 
-/// Writes a line on stderr.
-inline void warn_on_stderr(const std::string& sentence) { std::fprintf(stderr, "%s\n", sentence.c_str()); }
-
 /// How a model is spread over the ranks of a pipeline.
 struct PipelineOptions {
   /// Layers of each stage, in the order of the model; empty: as even as it goes, by the size of their parameters.
@@ -45,8 +41,9 @@ struct PipelineOptions {
   int active = 0;       ///< at most this many micro-batches under way on a rank; 0: as many as the schedule likes
   bool overlap = true;  ///< send and receive beside the computation; an MPI without threads cannot
   Timeline* timeline = nullptr;  ///< actions are noted there; outlives the pipeline
-  /// Told, on rank 0 of the world alone, what is not done as the model says though it can be run.
-  std::function<void(const std::string& sentence)> warn = warn_on_stderr;
+  /// Gets, on rank 0 of the world alone, sentences about what is not done as the model says though it can be run; null:
+  /// they are written on stderr.
+  std::vector<std::string>* warnings = nullptr;
 };
 
 /// The layers of a `Sequential` on the ranks of the PP group, run as the schedule `S` says. Strategies of parameters
@@ -274,11 +271,16 @@ class Pipeline {
   void warn_of_torn(const std::vector<CheckpointedTree>& trees) const {
     for (const CheckpointedTree& tree : trees) {
       const std::string where = stages_of_torn(tree);
-      if (where.empty() || !options_.warn) continue;
-      options_.warn("smp: the Checkpointed around " + tree.name +
-                    " does nothing, for the automatic partition puts the " + "layers " + where +
-                    ": put Checkpointed around each of them, or take it away and say " +
-                    "PipelineOptions::checkpointing");
+      if (where.empty()) continue;
+      const std::string sentence = "smp: the Checkpointed around " + tree.name +
+                                   " does nothing, for the automatic partition puts the layers " + where +
+                                   ": put Checkpointed around each of them, or take it away and say "
+                                   "PipelineOptions::checkpointing";
+      if (options_.warnings != nullptr) {
+        options_.warnings->push_back(sentence);
+      } else {
+        std::fprintf(stderr, "%s\n", sentence.c_str());
+      }
     }
   }
 

@@ -7,14 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <iterator>
-#include <list>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <smp/error.hpp>
 #include <smp/optim/adam.hpp>
@@ -49,7 +47,6 @@ class DistributedModel {
   using Model = DataParallel<M, Opt>;  ///< what does the work
   using Input = typename M::Input;     ///< of the model
   using Output = typename M::Output;   ///< of the model
-  using Hook = std::function<void()>;  ///< called after each step of the optimizer
 
   /// Places `module`; all ranks call it with equal modules.
   /// @throws ConfigError as `DataParallel`
@@ -110,9 +107,12 @@ class DistributedModel {
 
   /// Lets `hook()` be called after each step of the optimizer, in the order of registration, until the handle is gone
   /// or `remove()`d.
-  [[nodiscard]] auto register_post_step_hook(Hook hook) {
-    hooks_->push_back(std::move(hook));
-    return Handle(hooks_, std::prev(hooks_->end()));
+  template <class F>
+  [[nodiscard]] auto register_post_step_hook(F hook) {
+    std::shared_ptr<Hook> held = std::make_shared<HookOf<F>>(std::move(hook));
+    std::erase_if(hooks_, [](const std::weak_ptr<Hook>& h) { return h.expired(); });
+    hooks_.push_back(held);
+    return Handle(std::move(held));
   }
 
   /// The module inside.
@@ -122,27 +122,38 @@ class DistributedModel {
   /// Stream, memory and communicators.
   [[nodiscard]] typename W::Context& context() noexcept { return context_; }
 
+  /// What is called after each step of the optimizer.
+  struct Hook {
+    Hook() = default;
+    Hook(const Hook&) = delete;
+    Hook& operator=(const Hook&) = delete;
+    virtual ~Hook() = default;
+    /// Calls it.
+    virtual void call() = 0;
+  };
   /// The end of a registration.
   class Handle {
    public:
-    /// Of a hook in a list.
-    Handle(std::shared_ptr<std::list<Hook>> list, typename std::list<Hook>::iterator hook)
-        : list_(std::move(list)), hook_(hook) {}
+    /// Of a hook.
+    explicit Handle(std::shared_ptr<Hook> hook) : hook_(std::move(hook)) {}
     Handle(Handle&&) noexcept = default;
     Handle& operator=(Handle&&) = delete;
-    ~Handle() { remove(); }
+    ~Handle() = default;
     /// The hook is not called any more.
-    void remove() {
-      if (list_) list_->erase(hook_);
-      list_.reset();
-    }
+    void remove() { hook_.reset(); }
 
    private:
-    std::shared_ptr<std::list<Hook>> list_;
-    typename std::list<Hook>::iterator hook_;
+    std::shared_ptr<Hook> hook_;
   };
 
  private:
+  template <class F>
+  struct HookOf final : Hook {
+    explicit HookOf(F f) : function(std::move(f)) {}
+    void call() override { function(); }
+    F function;
+  };
+
   template <class Model>
   friend class DistributedOptimizer;
 
@@ -170,7 +181,9 @@ class DistributedModel {
     }
     const double norm = model_.step(context_, learning_rate);
     pass_ = 0;
-    for (const Hook& hook : *hooks_) hook();
+    for (std::size_t i = 0; i < hooks_.size(); ++i) {  // a hook may register another
+      if (const std::shared_ptr<Hook> hook = hooks_[i].lock()) hook->call();
+    }
     return norm;
   }
   int ranks_with(bool batch) {
@@ -185,7 +198,7 @@ class DistributedModel {
   DistributedModelOptions options_;
   Model model_;
   int pass_ = 0;
-  std::shared_ptr<std::list<Hook>> hooks_ = std::make_shared<std::list<Hook>>();
+  std::vector<std::weak_ptr<Hook>> hooks_;  // their handles own them
 };
 
 /// Updates a `DistributedModel`, which outlives it, with a learning rate that is a function of the step.
