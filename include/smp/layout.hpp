@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -22,6 +23,7 @@
 #include <smp/fields.hpp>
 #include <smp/module.hpp>
 #include <smp/parameter.hpp>
+#include <smp/parameter_groups.hpp>
 #include <smp/tags.hpp>
 
 namespace smp {
@@ -32,17 +34,20 @@ struct LayoutOptions {
   bool one_part = false;                  ///< there is one tensor-parallel rank: nobody has summands of its gradients
   int shard_degree = 1;                   ///< of units, where no `Sharded` inside of the model says another
   bool cuts_apart = false;                ///< parameters that are cut over tensor-parallel ranks have their own blocks
+  std::vector<ParameterGroup> groups{};   ///< what is updated in other ways
 };
 
 /// The units and blocks of a model. Places the model's parameters; must outlive their use.
 class Layout {
  public:
   /// Walks `model`, which must stay where it is.
-  /// @throws ConfigError if two parameters of one tie differ in shape, cut or type
+  /// @throws ConfigError if two parameters of one tie differ in shape, cut or type, or a group has no legal rate
   template <class M>
-  explicit Layout(M& model, LayoutOptions options = {}) : options_(options) {
-    units_.push_back({{}, {}, 0, options.shard_degree});
-    walk<NoTags>(model, "", units_.front(), false, options.shard_degree);
+  explicit Layout(M& model, LayoutOptions options = {})
+      : options_(std::move(options)), members_(options_.groups.size()) {
+    for (const ParameterGroup& g : options_.groups) expect_rate(g);
+    units_.push_back({{}, {}, 0, options_.shard_degree});
+    walk<NoTags>(model, "", units_.front(), false, options_.shard_degree);
     place();
   }
   Layout(const Layout&) = delete;
@@ -69,6 +74,10 @@ class Layout {
 
   /// The units; the first is the root.
   [[nodiscard]] std::deque<Unit>& units() noexcept { return units_; }
+  /// The groups of the options.
+  [[nodiscard]] const std::vector<ParameterGroup>& groups() const noexcept { return options_.groups; }
+  /// How many parameters of the model are in each group.
+  [[nodiscard]] const std::vector<std::size_t>& members() const noexcept { return members_; }
   /// The blocks, in the order in which the units declare them.
   [[nodiscard]] std::deque<Block>& blocks() noexcept { return blocks_; }
 
@@ -77,7 +86,8 @@ class Layout {
     ParameterBase* parameter;
     Block* block;
     std::string name;
-    bool decay;
+    UpdateRule rule;
+    std::size_t group;  // those of the options, and behind them what is in none
   };
 
   Unit& add_unit(std::string path, int degree, const Unit& parent) {
@@ -150,7 +160,25 @@ class Layout {
     const bool persistent = p.size() < options_.persistence_threshold;
     Block& block = block_of(unit, kind, p.frozen(), persistent, tie);
     p.place(&block, 0);
-    entries_.push_back({&p, &block, tie.empty() ? path : tie, options.decay});
+    const std::string& name = tie.empty() ? path : tie;
+    const std::size_t group = group_of(name);
+    UpdateRule rule{.decay = options.decay};
+    if (group < options_.groups.size()) {
+      rule = {.decay = rule.decay && options_.groups[group].decay, .rate = options_.groups[group].rate};
+      ++members_[group];
+    }
+    entries_.push_back({&p, &block, name, rule, group});
+  }
+
+  static void expect_rate(const ParameterGroup& group) {
+    if (group.rate >= 0 && group.rate <= std::numeric_limits<double>::max()) return;
+    throw ConfigError("the parameter group \"" + group.names + "\" multiplies the learning rate by " +
+                      std::to_string(group.rate) + ": expected a number from 0");
+  }
+  [[nodiscard]] std::size_t group_of(const std::string& name) const {
+    std::size_t group = 0;
+    while (group < options_.groups.size() && !options_.groups[group].has(name)) ++group;
+    return group;
   }
 
   /// Ties `p` to the parameter that was declared first: one place, which both units use.
@@ -191,16 +219,15 @@ class Layout {
     return block;
   }
 
-  /// Inside a block, parameters are in order of (weight decay, cut or not): at most four runs for an optimizer.
+  /// Inside a block, parameters are in order of (group, weight decay, cut or not): at most four runs of each group for
+  /// an optimizer.
   void place() {
-    for (const bool decays : {true, false}) {
-      for (const bool is_cut : {true, false}) {
-        for (const Entry& e : entries_) {
-          if (e.decay != decays || (e.parameter->cut().dim >= 0) != is_cut) continue;
-          const std::size_t begin = e.block->size;
-          e.block->size += e.parameter->size();
-          e.parameter->place(e.block, begin);
-          e.block->segments.push_back({begin, e.block->size, e.name, e.parameter, e.decay});
+    for (std::size_t group = 0; group <= options_.groups.size(); ++group) {
+      for (const bool decays : {true, false}) {
+        for (const bool is_cut : {true, false}) {
+          for (const Entry& e : entries_) {
+            if (e.group == group && e.rule.decay == decays && (e.parameter->cut().dim >= 0) == is_cut) append(e);
+          }
         }
       }
     }
@@ -211,7 +238,15 @@ class Layout {
     entries_.clear();
   }
 
+  static void append(const Entry& e) {
+    const std::size_t begin = e.block->size;
+    e.block->size += e.parameter->size();
+    e.parameter->place(e.block, begin);
+    e.block->segments.push_back({begin, e.block->size, e.name, e.parameter, e.rule});
+  }
+
   LayoutOptions options_;
+  std::vector<std::size_t> members_;  // of each group of the options
   std::deque<Unit> units_;
   std::deque<Block> blocks_;
   std::vector<int> owners_;  // of each block: the unit that declares it

@@ -16,6 +16,7 @@
 
 #include <smp/error.hpp>
 #include <smp/float16.hpp>
+#include <smp/parameter_groups.hpp>
 #include <smp/random.hpp>
 #include <smp/tensor.hpp>
 
@@ -81,7 +82,7 @@ struct Block {
     std::size_t end = 0;                         ///< behind the last element
     std::string name;                            ///< path in the whole model without wrappers, or the name of the tie
     const ParameterBase* declaration = nullptr;  ///< shape, cut and initial values
-    bool decay = true;                           ///< weight decay applies
+    UpdateRule rule{};                           ///< how it is updated
   };
 
   void* value = nullptr;            ///< null: not on this rank now

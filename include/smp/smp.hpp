@@ -116,6 +116,7 @@
 #include <smp/parallel/tensor_parallel.hpp>
 #include <smp/parallel/tied_stages.hpp>
 #include <smp/parameter.hpp>
+#include <smp/parameter_groups.hpp>
 #include <smp/pipeline/check.hpp>
 #include <smp/pipeline/checkpoint_groups.hpp>
 #include <smp/pipeline/crossing.hpp>

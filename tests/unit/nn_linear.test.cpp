@@ -19,7 +19,7 @@ TEST_CASE("y = x W^T + b; gradients are added to what is there") {
   smp::Block& block = rank.layout().blocks().front();
   CHECK(block.segments[0].name == "weight");
   CHECK(block.segments[1].name == "bias");
-  CHECK_FALSE(block.segments[1].decay);
+  CHECK_FALSE(block.segments[1].rule.decay);
   const float values[] = {1, 2, 3, 4, 5, 6, 10, 20, 30};
   std::copy(std::begin(values), std::end(values), static_cast<float*>(block.value));
   smp::Tensor x(rank.memory, {2, 1, 2}), dy(rank.memory, {2, 1, 3});

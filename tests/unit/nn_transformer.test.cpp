@@ -29,7 +29,7 @@ TEST_CASE("names of parameters are GPT-2's; matrices decay, biases and norms do 
   for (const Bias bias : {Bias::yes, Bias::no}) {
     OneRank rank{TransformerBlock<float>(4, 2, {.bias = bias, .layers = 8})};
     std::vector<std::string> decaying, others;
-    for (const auto& s : rank.layout().blocks().front().segments) (s.decay ? decaying : others).push_back(s.name);
+    for (const auto& s : rank.layout().blocks().front().segments) (s.rule.decay ? decaying : others).push_back(s.name);
     CHECK(decaying ==
           std::vector<std::string>{"attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"});
     CHECK(others == (bias == Bias::yes

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include <smp/device/vectorized.hpp>
+#include <smp/parameter_groups.hpp>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -39,6 +40,11 @@ struct StepNumbers {
   double learning_rate = 0;    ///< of this step
   double gradient_factor = 1;  ///< gradients are multiplied by it: clipping, averaging
   bool decay = true;           ///< the range is subject to weight decay
+
+  /// The same for parameters with a rule.
+  [[nodiscard]] StepNumbers under(const UpdateRule& rule) const noexcept {
+    return {step, learning_rate * rule.rate, gradient_factor, rule.decay};
+  }
 };
 
 /// A type that updates ranges. `states()` is how many arrays of state it needs.

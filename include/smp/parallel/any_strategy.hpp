@@ -125,10 +125,13 @@ class AnyStrategy : public Strategy<M, Opt, AnyEngine> {
 
  private:
   static LayoutOptions layout_options(const AnyStrategyOptions& options) {
+    LayoutOptions layout{.cuts_apart = std::holds_alternative<ShardedOptimizerOptions>(options)};
     if (const auto* o = std::get_if<ShardedOptions>(&options)) {
-      return {.persistence_threshold = o->persistence_threshold, .shard_degree = dynamic};
+      layout.persistence_threshold = o->persistence_threshold;
+      layout.shard_degree = dynamic;
     }
-    return {.cuts_apart = std::holds_alternative<ShardedOptimizerOptions>(options)};
+    std::visit([&](const auto& o) { layout.groups = o.groups; }, options);
+    return layout;
   }
 };
 

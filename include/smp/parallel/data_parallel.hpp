@@ -26,6 +26,7 @@ namespace smp {
 /// What data parallelism can be told.
 struct DataParallelOptions {
   double clip = 0;                              ///< largest L2 norm of the gradient; 0: any
+  std::vector<ParameterGroup> groups{};         ///< what is updated in other ways
   std::size_t bucket_bytes = 25 * 1024 * 1024;  ///< largest bucket of gradients, unless a parameter is larger
   bool overlap = true;  ///< reduce buckets while backward goes on; an MPI without threads cannot. The bits are the same
   bool checked = check_level >= 2;                 ///< find modules that keep pointers to parameters (they compute NaN)
@@ -93,7 +94,8 @@ class DataParallel : public Strategy<M, Opt, DataParallelEngine> {
   /// As `Strategy`.
   template <class Ctx>
   DataParallel(Ctx& ctx, M model, Opt optimizer = {}, DataParallelOptions options = {})
-      : Strategy<M, Opt, DataParallelEngine>(ctx, std::move(model), std::move(optimizer), options) {}
+      : Strategy<M, Opt, DataParallelEngine>(ctx, std::move(model), std::move(optimizer), options,
+                                             {.groups = options.groups}) {}
 
   /// Calls `f(name, shape, values, gradients)` for each parameter, with spans of its type; a frozen one has no
   /// gradients. Tied parameters are one. The values may be changed.

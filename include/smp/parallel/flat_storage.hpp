@@ -77,7 +77,7 @@ class FlatArray {
 struct FlatRun {
   std::size_t begin = 0;  ///< first element
   std::size_t end = 0;    ///< behind the last element
-  bool decay = true;      ///< weight decay applies
+  UpdateRule rule{};      ///< how they are updated
   bool cut = false;       ///< the tensor-parallel ranks have other parts of the same parameters
   bool counted = true;    ///< in the norm; else another stage of the pipeline does
 };
@@ -282,11 +282,11 @@ class FlatStorage {
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {
       const bool cut = s.declaration->cut().parts > 1;
-      if (!arrays.runs.empty() && arrays.runs.back().decay == s.decay && arrays.runs.back().cut == cut &&
+      if (!arrays.runs.empty() && arrays.runs.back().rule == s.rule && arrays.runs.back().cut == cut &&
           arrays.runs.back().counted == block.counted) {
         arrays.runs.back().end = begin + s.end;
       } else {
-        arrays.runs.push_back({begin + s.begin, begin + s.end, s.decay, cut, block.counted});
+        arrays.runs.push_back({begin + s.begin, begin + s.end, s.rule, cut, block.counted});
       }
     }
   }

@@ -59,7 +59,7 @@ struct OptimizerPiece {
   /// What an optimizer treats alike.
   struct Run {
     optim::Range<T> range;  ///< values, gradients, state
-    bool decay;             ///< weight decay applies
+    UpdateRule rule;        ///< how they are updated
     bool counted;           ///< in the norm
   };
   std::span<T> values;      ///< of the bucket
@@ -129,7 +129,7 @@ class OptimizerPieces {
         for (std::size_t s = 0; s < own.size(); ++s) {
           if (own[s].size() > 0) range.state[s] = own[s].data() + next;
         }
-        piece.runs.push_back({range, run.decay, run.counted});
+        piece.runs.push_back({range, run.rule, run.counted});
         next += run.end - run.begin;
       }
     });

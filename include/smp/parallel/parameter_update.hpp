@@ -87,11 +87,10 @@ void add_squares(Stream& stream, const FlatArrays<T>& arrays, bool by_part, Grad
 
 /// Updates all runs of `arrays` in `stream`, with what `scale` has then.
 template <class Stream, class Opt, class T>
-void update_runs(Stream& stream, const Opt& optimizer, const FlatArrays<T>& arrays, optim::StepNumbers numbers,
+void update_runs(Stream& stream, const Opt& optimizer, const FlatArrays<T>& arrays, const optim::StepNumbers& numbers,
                  const GradientScale* scale) {
   for (const FlatRun& run : arrays.runs) {
-    numbers.decay = run.decay;
-    update_range(stream, optimizer, arrays.range(run), numbers, scale);
+    update_range(stream, optimizer, arrays.range(run), numbers.under(run.rule), scale);
   }
 }
 

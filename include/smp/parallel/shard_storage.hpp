@@ -176,11 +176,11 @@ class ShardStorage {
       if (first >= last) continue;
       const bool cut = s.declaration->cut().parts > 1;
       const std::size_t begin = p.begin + first - p.first, end = p.begin + last - p.first;
-      if (!arrays.runs.empty() && arrays.runs.back().end == begin && arrays.runs.back().decay == s.decay &&
+      if (!arrays.runs.empty() && arrays.runs.back().end == begin && arrays.runs.back().rule == s.rule &&
           arrays.runs.back().cut == cut && arrays.runs.back().counted == block.counted) {
         arrays.runs.back().end = end;
       } else {
-        arrays.runs.push_back({begin, end, s.decay, cut, block.counted});
+        arrays.runs.push_back({begin, end, s.rule, cut, block.counted});
       }
     }
   }

@@ -51,7 +51,9 @@ class Sharded : public Strategy<M, Opt, ShardedEngine> {
   template <class Ctx>
   Sharded(Ctx& ctx, M model, Opt optimizer = {}, const ShardedOptions& options = {})
       : Base(ctx, std::move(model), std::move(optimizer), options,
-             {.persistence_threshold = options.persistence_threshold, .shard_degree = Degree}) {}
+             {.persistence_threshold = options.persistence_threshold,
+              .shard_degree = Degree,
+              .groups = options.groups}) {}
   /// Says how the units of `module` are held.
   explicit Sharded(M module) : Base(std::move(module)) {}
 

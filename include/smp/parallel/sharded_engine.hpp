@@ -51,6 +51,7 @@ struct ExternalParameter {
 /// What sharded data parallelism can be told; sizes count elements.
 struct ShardedOptions {
   double clip = 1.0;                                ///< largest L2 norm of the gradient; 0: any
+  std::vector<ParameterGroup> groups{};             ///< what is updated in other ways
   std::size_t reduce_bucket_size = 500'000'000;     ///< gradients that are reduced together; a larger unit goes alone
   std::size_t persistence_threshold = 1'000'000;    ///< a parameter with fewer elements stays whole on every rank
   std::size_t max_live_parameters = 1'000'000'000;  ///< gathered at a time; what a unit needs at once always is

@@ -33,6 +33,7 @@ namespace smp {
 /// What ShardedOptimizer can be told.
 struct ShardedOptimizerOptions {
   double clip = 0;                              ///< largest L2 norm of the gradient; 0: any
+  std::vector<ParameterGroup> groups{};         ///< what is updated in other ways
   std::size_t bucket_bytes = 25 * 1024 * 1024;  ///< largest bucket of gradients, unless a parameter is larger
   bool overlap = true;  ///< reduce under backward, gather under forward; an MPI without threads cannot. Same bits
   bool checked = check_level >= 2;                 ///< find modules that keep pointers to parameters (they compute NaN)
@@ -97,12 +98,11 @@ class ShardedOptimizerEngine : public FlatEngine {
       const std::span<double> squares(&scale().squares, 1);
       ctx.groups()[Group::dp].all_reduce(compute, squares, squares, sum, Purpose::norm);
     }
-    optim::StepNumbers numbers = finish_scale(ctx, learning_rate);
+    const optim::StepNumbers numbers = finish_scale(ctx, learning_rate);
     for (std::size_t bucket = pieces_.size(); bucket-- > 0;) {  // in the order of forward
       pieces_.visit(bucket, [&](const auto& piece) {
         for (const auto& run : piece.runs) {
-          numbers.decay = run.decay;
-          update_range(compute, optimizer, run.range, numbers, &scale());
+          update_range(compute, optimizer, run.range, numbers.under(run.rule), &scale());
         }
       });
       if (ranks() > 1) gather(compute, ctx.groups(), bucket);
@@ -222,7 +222,7 @@ class ShardedOptimizer : public Strategy<M, Opt, ShardedOptimizerEngine> {
   template <class Ctx>
   ShardedOptimizer(Ctx& ctx, M model, Opt optimizer = {}, ShardedOptimizerOptions options = {})
       : Strategy<M, Opt, ShardedOptimizerEngine>(ctx, std::move(model), std::move(optimizer), options,
-                                                 {.cuts_apart = true}) {}
+                                                 {.cuts_apart = true, .groups = options.groups}) {}
 
   /// Calls `f(name, shape, values, gradients)` for each parameter, with spans of its type; a frozen one has no
   /// gradients. Tied parameters are one. The values may be changed.

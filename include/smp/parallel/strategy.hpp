@@ -3,16 +3,20 @@
 
 /// @file
 /// What all strategies that hold a model's parameters have in common: a model that is run with hooks, and an engine
-/// that knows
-/// nothing of its type and hears of units.
+/// that knows nothing of its type and hears of units.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include <smp/comm/call.hpp>
+#include <smp/comm/reduction.hpp>
+#include <smp/error.hpp>
 #include <smp/layout.hpp>
 #include <smp/module.hpp>
 #include <smp/optim/range.hpp>
@@ -38,6 +42,20 @@ struct UnitHooks {
   void abandon(Unit& unit, Phase phase) { engine.abandon(*this, unit, phase); }
 };
 
+/// @throws ConfigError on all ranks if no rank has a parameter of a group of the options: its name is written wrong
+template <class Ctx>
+void expect_members(Ctx& ctx, const Layout& layout) {
+  if (layout.groups().empty()) return;
+  std::vector<std::uint64_t> members(layout.members().begin(), layout.members().end());
+  ctx.groups()[Group::world].all_reduce(ctx.stream(), members, members, sum, Purpose::control);
+  ctx.stream().synchronize();
+  for (std::size_t g = 0; g < members.size(); ++g) {
+    if (members[g] > 0) continue;
+    throw ConfigError("no parameter of the model is called \"" + layout.groups()[g].names +
+                      "\", or all that are belong to an earlier group: this parameter group has none");
+  }
+}
+
 /// A model whose parameters an engine holds: the body of `DataParallel`, `ShardedOptimizer` and `Sharded`. Owns the
 /// model, its parameters, gradients and the state of the optimizer.
 /// @tparam M a module
@@ -58,12 +76,14 @@ class Strategy {
 
   /// Places the parameters of `model`, with initial values that are a function of the seed and their names. All ranks
   /// of the group call it with equal models.
-  /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ
+  /// @throws ConfigError for options that cannot work; on all ranks if the models are compared and differ, or if no
+  /// rank has a parameter of a group
   template <class Ctx, class Options>
   Strategy(Ctx& ctx, M model, Opt optimizer, const Options& options, LayoutOptions layout = {})
       : held_(std::make_unique<Held>(std::move(model), std::move(optimizer))) {
     layout.one_part = ctx.groups()[Group::tp].size() == 1;
-    held_->layout.emplace(held_->model, layout);
+    held_->layout.emplace(held_->model, std::move(layout));
+    expect_members(ctx, *held_->layout);
     held_->engine = std::make_unique<Engine>(ctx, *held_->layout, held_->optimizer.states(), is_plain<M>, options);
   }
 

@@ -29,7 +29,7 @@ namespace smp {
 /// What stages compare of a tie.
 struct TieDeclaration {
   std::string name;          ///< of the tie
-  std::uint64_t traits = 0;  ///< a hash of all that must be equal: shape, cut, type, initial values, decay
+  std::uint64_t traits = 0;  ///< a hash of all that must be equal: shape, cut, type, initial values, decay, rate
 };
 
 /// How it travels.
@@ -109,9 +109,10 @@ class TiedStages {
       const TieDeclaration* const other = find(all[first], tie.name);
       if (other == nullptr) continue;
       if (other->traits == tie.traits) return;
-      throw ConfigError("\"" + tie.name + "\" is tied over stages of the pipeline, but rank " + std::to_string(rank) +
-                        " of the PP group declares another shape, cut, type, decay or other initial values than the "
-                        "first stage that has it");
+      throw ConfigError(
+          "\"" + tie.name + "\" is tied over stages of the pipeline, but rank " + std::to_string(rank) +
+          " of the PP group declares another shape, cut, type, decay, rate or other initial values than the "
+          "first stage that has it");
     }
   }
 
@@ -121,8 +122,8 @@ class TiedStages {
     const std::string text = to_string(p.shape()) + " " + std::to_string(p.cut().dim) + " " +
                              std::to_string(p.cut().parts) + " " + std::to_string(block.element_bytes) + " " +
                              std::to_string(static_cast<int>(p.init().kind)) + " " + std::to_string(p.init().scale) +
-                             (s.decay ? " decay" : "") + (block.summed_over_tp ? " summed" : "") +
-                             (block.frozen ? " frozen" : "");
+                             " at " + std::to_string(s.rule.rate) + (s.rule.decay ? " decay" : "") +
+                             (block.summed_over_tp ? " summed" : "") + (block.frozen ? " frozen" : "");
     return stream_of(text);
   }
 
