@@ -76,7 +76,7 @@ class Training {
       const Batch<T> mine(worker_.memory(), images, std::span(order).subspan(first, share));
       const auto losses = smp::step(context_, trainer_, typename Net<T>::Loss(), {mine.x}, mine.labels,
                                     {.microbatches = options_.microbatches});
-      const double loss = losses.mean();
+      const double loss = mean_of_all(losses.microbatches);
       const double norm = trainer_.step(context_, options_.lr);
       sum += loss;
       if (worker_.rank() != 0) continue;
@@ -140,6 +140,14 @@ class Training {
   auto& tp() { return worker_.groups()[smp::Group::tp]; }
   /// The ranks that have images of their own.
   auto& feeds() { return worker_.groups()[smp::Group::dp]; }
+
+  /// The mean over the images of all ranks, each of which has equally many.
+  double mean_of_all(const smp::StepOutput<smp::TensorOf<T>>& losses) {
+    auto mean = losses.reduce_mean();
+    feeds().all_reduce(context_.stream(), mean, mean, smp::average, smp::Purpose::loss);
+    context_.stream().synchronize();
+    return static_cast<double>(mean.data()[0]);
+  }
 
   Options options_;
   Worker worker_;
