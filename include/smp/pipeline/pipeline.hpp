@@ -52,14 +52,13 @@ struct PipelineOptions {
 ///     using Model = smp::Pipeline<smp::Schedule::Interleaved, Net>;
 ///     smp::DataParallel<Model> trainer(ctx, Model(ctx, Net(...)), smp::optim::AdamW{});
 ///     smp::step(ctx, trainer, loss, inputs, targets, {.microbatches = 8});
-/// @tparam S a schedule; `Schedule::Runtime` is said when the model is constructed
 ///
 /// A `Checkpointed<Repeat<...>>` among the children keeps its input only, if all of its layers are on one stage. If an
 /// automatic partition cuts it, it is run as if it were not wrapped, with a warning; a given partition must not cut it.
 /// Any other wrapper is one layer, whatever is in it.
-/// @tparam M a `Sequential`, or derived from one; the elements of a `Repeat` in it, or of one in a `Checkpointed` in
-/// it,
-///   are layers of their own
+/// @tparam S a schedule; `Schedule::Runtime` is said when the model is constructed
+/// @tparam M a `Sequential`, or derived from one. Its children are the layers; of a `Repeat` or a
+///   `Checkpointed<Repeat<...>>` among them each element is one
 template <PipelineSchedule S, class M>
 class Pipeline {
   static_assert(
