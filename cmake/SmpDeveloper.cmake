@@ -17,6 +17,9 @@ target_compile_options(smp_warnings INTERFACE
   # GCC 12 sees overlapping copies in "literal" + std::string (GCC bug 105651).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 
+# Half a gigabyte before GCC looks for garbage for the first time: 2 to 7 % of the time to compile a test.
+target_compile_options(smp_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>)
+
 # smp_sources(<out> <globs>...): the matching files of this directory. Patterns instead of lists, checked again at every
 # build, because whoever adds a test, an example or a benchmark should write one file and nothing else.
 function(smp_sources out)

@@ -191,16 +191,19 @@ class HostStream {
                   "not the data");
     Task& slot = claim();
     ::new (static_cast<void*>(slot.storage)) Callable(std::forward<F>(task));
-    slot.run = [](void* storage, bool call) {
-      auto& callable = *std::launder(static_cast<Callable*>(storage));
-      struct Destroy {
-        Callable& callable;
-        ~Destroy() { callable.~Callable(); }
-      } destroy{callable};
-      if (call) callable();
-    };
+    slot.run = &run_task<Callable>;
     slot.kind = kind;
     publish();
+  }
+
+  // A function, not a lambda, which would be three functions.
+  template <class Callable>
+  static void run_task(void* storage, bool call) {
+    struct Destroy {
+      Callable& callable;
+      ~Destroy() { callable.~Callable(); }
+    } const destroy{*std::launder(static_cast<Callable*>(storage))};
+    if (call) destroy.callable();
   }
 
   // What does not depend on the type of a task is compiled once.
