@@ -20,6 +20,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -28,7 +29,6 @@ using namespace smp::testing;
 using smp::DataParallelOptions, smp::Group, smp::Purpose, smp::StepOptions, smp::comm::Operation;
 
 using T = double;
-using Values = smp::TensorOf<T>;
 using Plain = Dense<T>;
 using Tied = Dense<T, "wt">;
 using Net = smp::Sequential<Tied, smp::Repeat<Plain>, Plain, Tied>;
@@ -42,15 +42,6 @@ Net net() {
 }
 /// Parameters that are learnt: 5 x 5 tied once, two layers, the biases of the tied layers.
 constexpr std::size_t learnt = 25 + 2 * (25 + 5) + 2 * 5;
-
-/// Samples `first` to `last - 1` of all there are: functions of their numbers.
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
 
 struct Run {
   DataParallelOptions options{.clip = 0.05};
@@ -83,8 +74,8 @@ Result train(World& world, const Run& run) {
       StepOptions options = run.step;
       options.pass = pass;
       const std::int64_t first = s * run.batch + (world.rank() * run.step.passes + pass) * each;
-      const auto x = samples(worker.memory(), first, first + each, 0),
-                 y = samples(worker.memory(), first, first + each, 1);
+      const auto x = samples(worker.memory(), first, first + each, width, 0),
+                 y = samples(worker.memory(), first, first + each, width, 1);
       loss += smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
     }
     result.losses.push_back(loss);

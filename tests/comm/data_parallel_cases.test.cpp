@@ -23,6 +23,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -34,14 +35,6 @@ using T = double;
 using Values = smp::TensorOf<T>;
 using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
 using Weights = std::map<std::string, std::vector<double>>;
-
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, std::int64_t width, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
 
 template <class Trainer>
 Weights weights(Trainer& trainer) {

@@ -25,6 +25,7 @@
 
 #include "support/full.hpp"
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -33,7 +34,6 @@ using namespace smp::testing;
 using smp::Group, smp::Purpose, smp::StepOptions, smp::comm::Operation;
 
 using T = double;
-using Values = smp::TensorOf<T>;
 using Layer = Dense<T>;
 using Tied = Dense<T, "wt">;
 using Net = smp::Sequential<Tied, smp::Repeat<Layer>, Tied>;
@@ -44,15 +44,6 @@ constexpr std::int64_t width = 4;
 Net net() {
   return Net(Tied(width, width), smp::Repeat<Layer>(6, [](std::size_t) { return Layer(width, width); }),
              Tied(width, width));
-}
-
-/// Samples `first` to `last - 1` of all there are: functions of their numbers.
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
 }
 
 struct Run {
@@ -88,7 +79,7 @@ Result train(World& world, const Run& run) {
   for (int s = 0; s < run.steps; ++s) {
     const std::int64_t first = s * run.batch + copy * run.batch / copies;
     const std::int64_t last = s * run.batch + (copy + 1) * run.batch / copies;
-    const auto x = samples(worker.memory(), first, last, 0), y = samples(worker.memory(), first, last, 1);
+    const auto x = samples(worker.memory(), first, last, width, 0), y = samples(worker.memory(), first, last, width, 1);
     double sum = 0;
     for (int pass = 0; pass < run.passes; ++pass) {
       const StepOptions options{.microbatches = run.microbatches, .passes = run.passes, .pass = pass};

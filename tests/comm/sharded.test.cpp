@@ -24,6 +24,7 @@
 
 #include "support/full.hpp"
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -32,7 +33,6 @@ using namespace smp::testing;
 using smp::Group, smp::MemoryUse, smp::Purpose, smp::ShardedOptions, smp::StepOptions, smp::comm::Operation;
 
 using T = double;
-using Values = smp::TensorOf<T>;
 using Plain = Dense<T>;
 using Tied = Dense<T, "wt">;
 using Net = smp::Sequential<Tied, smp::Repeat<smp::Checkpointed<Plain, smp::dynamic>>, Plain, Tied>;
@@ -46,15 +46,6 @@ Net net(bool checkpointed) {
       smp::Repeat<smp::Checkpointed<Plain, smp::dynamic>>(
           2, [&](std::size_t) { return smp::Checkpointed<Plain, smp::dynamic>(Plain(width, width), checkpointed); }),
       Plain(width, width, true, false), Tied(width, width));
-}
-
-/// Samples `first` to `last - 1` of all there are: functions of their numbers.
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
 }
 
 struct Run {
@@ -84,8 +75,8 @@ Result train(Worker& worker, Trainer& trainer, const Run& run) {
       StepOptions options = run.step;
       options.pass = pass;
       const std::int64_t first = s * run.batch + (worker.rank() * run.step.passes + pass) * each;
-      const auto x = samples(worker.memory(), first, first + each, 0),
-                 y = samples(worker.memory(), first, first + each, 1);
+      const auto x = samples(worker.memory(), first, first + each, width, 0),
+                 y = samples(worker.memory(), first, first + each, width, 1);
       loss += smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
       if (s == run.evaluate_at) (void)smp::evaluate(ctx, trainer, SquaredError<T>{}, x, y, 2);
     }

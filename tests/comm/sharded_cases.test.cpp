@@ -27,6 +27,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -45,14 +46,6 @@ smp::DynamicTopology topology(int world, int sdp) {
   return smp::DynamicTopology(smp::degrees_for(world, {.rdp = smp::dynamic, .sdp = sdp}));
 }
 ShardedOptions everything_cut() { return {.clip = 0, .persistence_threshold = 0}; }
-
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, std::int64_t width, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
 
 template <class Ctx, class Trainer>
 Weights weights(Ctx& ctx, Trainer& trainer) {

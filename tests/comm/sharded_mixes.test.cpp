@@ -24,6 +24,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -142,14 +143,6 @@ struct Result {
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
-
 /// Forward and backward of two micro-batches, side by side.
 template <class Ctx, class Trainer>
 void run_by_hand(Ctx ctx, Trainer& trainer, const Values& x, const Values& target, bool split) {
@@ -196,8 +189,8 @@ Result learn(World& world, const ShardedOptions& options, int tp = 1, int sdp = 
   const std::int64_t first = how == How::counted ? rows * r * r / (n * n) : rows * r / n;
   const std::int64_t last = how == How::counted ? rows * (r + 1) * (r + 1) / (n * n) : rows * (r + 1) / n;
   for (int s = 0; s < 3; ++s) {
-    const auto x = samples(worker.memory(), rows * s + first, rows * s + last, 0),
-               y = samples(worker.memory(), rows * s + first, rows * s + last, 1);
+    const auto x = samples(worker.memory(), rows * s + first, rows * s + last, width, 0),
+               y = samples(worker.memory(), rows * s + first, rows * s + last, width, 1);
     const auto step = [&] {
       if (how == How::by_hand || how == How::split) {
         run_by_hand(ctx, trainer, x, y, how == How::split);
@@ -329,7 +322,7 @@ TEST_CASE("a trainer is destroyed when the stream has done with it, or, by an ex
     smp::Worker worker(world, smp::DynamicTopology(smp::degrees_for(2, {.rdp = 2, .sdp = 2})), 7,
                        smp::HostStream::Mode::worker);
     auto ctx = worker.context();
-    const auto x = samples(worker.memory(), 0, 4, 0);
+    const auto x = samples(worker.memory(), 0, 4, width, 0);
     std::array<bool, 2> ran{};
     const auto train = [&](std::size_t i) {
       smp::Sharded<Net, smp::dynamic> trainer(ctx, Net(), smp::optim::AdamW(), sharded(150, 100));
@@ -364,7 +357,8 @@ TEST_CASE("two models that are trained by turns do not meet in each other's mess
       for (int s = 0; s < 40; ++s) {
         for (std::size_t i = 0; i < 2; ++i) {
           if (!which[i]) continue;
-          const auto x = samples(worker.memory(), 4 * world.rank(), 4 * world.rank() + 4, static_cast<double>(i));
+          const auto x =
+              samples(worker.memory(), 4 * world.rank(), 4 * world.rank() + 4, width, static_cast<double>(i));
           (void)smp::step(ctx, *all[i], SquaredError<double>{}, x, x);
         }
         for (std::size_t i = 0; i < 2; ++i) {

@@ -25,6 +25,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -64,14 +65,6 @@ Net net(std::shared_ptr<bool> lit) {
 /// Parameters that are learnt: 5 x 5 tied once, two layers, the biases of the tied layers.
 constexpr std::size_t learnt = 25 + 2 * (25 + 5) + 2 * 5;
 constexpr std::size_t states = 2;  // of AdamW
-
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t count, double phase) {
-  Values v(memory, {count, width});
-  for (std::int64_t i = 0; i < count * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
 
 struct Run {
   double clip = 0;
@@ -113,7 +106,8 @@ Result train(World& world, const Run& run) {
     StepOptions options = run.step;
     options.pass = p;
     const std::int64_t first = s * run.batch + (world.rank() * run.step.passes + p) * each;
-    const auto x = samples(worker.memory(), first, each, 0), y = samples(worker.memory(), first, each, 1);
+    const auto x = samples(worker.memory(), first, first + each, width, 0),
+               y = samples(worker.memory(), first, first + each, width, 1);
     return smp::step(ctx, trainer, SquaredError<T>{}, x, y, options).mean() / run.step.passes;
   };
   for (int s = 0; s < run.steps; ++s) {

@@ -25,6 +25,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -41,14 +42,6 @@ using Sharded = smp::Sharded<M, smp::dynamic, Opt>;
 
 smp::DynamicTopology topology(int world, int tp, int sdp) {
   return smp::DynamicTopology(smp::degrees_for(world, {.tp = tp, .rdp = smp::dynamic, .sdp = sdp}));
-}
-
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t last, std::int64_t width, double phase) {
-  Values v(memory, {last - first, width});
-  for (std::int64_t i = 0; i < (last - first) * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
 }
 
 /// Calls `f(segment, values)` for each parameter while it is here.

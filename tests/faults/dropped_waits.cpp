@@ -3,7 +3,6 @@
 //   program WAIT TRIES     leaves out the wait with this number; -1: none
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +19,7 @@
 #include <smp/train/step.hpp>
 #include <smp/train/worker.hpp>
 
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -102,14 +102,6 @@ struct Net {
   }
 };
 
-Values samples(smp::Memory& memory, std::int64_t first, std::int64_t count, double phase) {
-  Values v(memory, {count, width});
-  for (std::int64_t i = 0; i < count * width; ++i) {
-    v.data()[i] = std::sin(phase + 0.7 * static_cast<double>(first * width + i));
-  }
-  return v;
-}
-
 /// What is told apart: units that are gathered and reduced each by itself, or together; and whole values.
 enum class Kind : unsigned char { apart, together, sharded_optimizer };
 
@@ -133,9 +125,10 @@ std::vector<double> train(smp::comm::Threads& threads, Pace pace, Kind kind, boo
   result.reserve(4 * 4 * width);  // tasks write to it
   Net::Saved unused;
   std::vector<Values> inputs, targets;  // written before the stream runs: the host does not wait for it
+  const std::int64_t first = 4 * worker.rank(), last = first + 4;
   for (int s = 0; s < 4; ++s) {
-    inputs.push_back(samples(worker.memory(), 4 * worker.rank(), 4, s));
-    targets.push_back(samples(worker.memory(), 4 * worker.rank(), 4, 1));
+    inputs.push_back(smp::testing::samples(worker.memory(), first, last, width, s));
+    targets.push_back(smp::testing::samples(worker.memory(), first, last, width, 1));
   }
   for (std::size_t s = 0; s < inputs.size(); ++s) {
     const Values &x = inputs[s], &y = targets[s];

@@ -18,6 +18,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 
 namespace {
@@ -29,11 +30,6 @@ using Topology = smp::Topology<smp::Degrees{.rdp = smp::dynamic}>;
 using Net = smp::Sequential<Dense<T>, Dense<T>>;
 
 Net net() { return Net(Dense<T>(4, 4), Dense<T>(4, 4)); }
-Values samples(smp::Memory& memory, int first, int last, double phase) {
-  Values v(memory, {last - first, 4});
-  for (int i = 0; i < (last - first) * 4; ++i) v.data()[i] = std::sin(phase + 0.7 * (first * 4 + i));
-  return v;
-}
 template <class Model>
 std::vector<double> values(Model& model) {
   std::vector<double> all;
@@ -61,8 +57,8 @@ TEST_CASE("it is DataParallel and step under other names; two passes are one bat
                            smp::ConfigError);
       for (int pass = 0; pass < 2; ++pass) {
         const int begin = (rank * 2 + pass) * 4 / ranks;
-        const auto x = samples(worker.memory(), begin, begin + 4 / ranks, 0);
-        const auto y = samples(worker.memory(), begin, begin + 4 / ranks, 1);
+        const auto x = samples(worker.memory(), begin, begin + 4 / ranks, 4, 0);
+        const auto y = samples(worker.memory(), begin, begin + 4 / ranks, 4, 1);
         CHECK(model.step(SquaredError<T>{}, x, y).mean() > 0);
         smp::step(ctx, plain, SquaredError<T>{}, x, y, {.microbatches = 2, .passes = 2, .pass = pass});
         if (pass == 1) CHECK_THROWS_AS(model.step(SquaredError<T>{}, x, y), smp::ConfigError);
@@ -80,9 +76,9 @@ TEST_CASE("it is DataParallel and step under other names; two passes are one bat
       expected.insert(expected.end(), v.begin(), v.end());
     });
     CHECK(values(model) == expected);
-    CHECK(model(samples(worker.memory(), 0, 3, 0)).concat().shape() == smp::Shape{3, 4});
+    CHECK(model(samples(worker.memory(), 0, 3, 4, 0)).concat().shape() == smp::Shape{3, 4});
     first.remove();
-    const auto x = samples(worker.memory(), rank, rank + 1, 0);
+    const auto x = samples(worker.memory(), rank, rank + 1, 4, 0);
     (void)model.step(SquaredError<T>{}, x, x);
     optimizer.zero_grad();
     (void)model.step(SquaredError<T>{}, x, x);
@@ -105,7 +101,7 @@ TEST_CASE("join: a rank whose data has ended takes part in the steps of the othe
       if (step == 3 || world.rank() >= sharing) return {};
       const smp::SampleRange own = smp::microbatch(8, sharing, world.rank());
       const int first = 8 * step + static_cast<int>(own.first), last = 8 * step + static_cast<int>(own.last);
-      return std::pair(samples(worker.memory(), first, last, 0), samples(worker.memory(), first, last, 1));
+      return std::pair(samples(worker.memory(), first, last, 4, 0), samples(worker.memory(), first, last, 4, 1));
     };
     std::vector<double> losses;
     model.join(SquaredError<T>{}, optimizer, next, [&](double loss) { losses.push_back(loss); });
@@ -115,8 +111,8 @@ TEST_CASE("join: a rank whose data has ended takes part in the steps of the othe
     auto ctx = worker.context();
     smp::DataParallel whole(ctx, net(), smp::optim::Sgd{.momentum = 0.9});
     for (int step = 0; step < 3; ++step) {  // every rank runs everything: the mean is the same
-      const auto x = samples(worker.memory(), 8 * step, 8 * step + 8, 0);
-      const auto y = samples(worker.memory(), 8 * step, 8 * step + 8, 1);
+      const auto x = samples(worker.memory(), 8 * step, 8 * step + 8, 4, 0);
+      const auto y = samples(worker.memory(), 8 * step, 8 * step + 8, 4, 1);
       const double loss = smp::step(ctx, whole, SquaredError<T>{}, x, y).mean();
       CHECK(std::abs(losses[static_cast<std::size_t>(step)] - loss) <= 1e-13);
       whole.step(ctx, 0.5);
