@@ -18,6 +18,13 @@ if(CMAKE_CXX_FLAGS_DEBUG MATCHES "fsanitize=address")
   list(APPEND smp_mpi_environment ASAN_OPTIONS=detect_leaks=0)
 endif()
 
+if(CMAKE_CXX_FLAGS_DEBUG MATCHES "fsanitize=thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # As an archive, clang's library defines `operator new`, which tests that count allocations replace.
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-runtime-dir OUTPUT_VARIABLE runtime
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  add_link_options(-shared-libsan "-Wl,-rpath,${runtime}")
+endif()
+
 # Arguments of executables of cases on ranks.
 set(smp_left_out "")
 if(SMP_TEST_WITHOUT_CASES)
