@@ -19,6 +19,7 @@
 
 #include "support/ranks.hpp"
 #include "support/tiny_modules.hpp"
+#include "support/weights.hpp"
 
 namespace {
 
@@ -29,7 +30,6 @@ using T = double;
 using Plain = Dense<T>;
 using Net = smp::Sequential<Plain, Dense<T, "tie">, Plain, Dense<T, "tie">>;
 using Groups = std::vector<ParameterGroup>;
-using Weights = std::map<std::string, std::vector<double>>;
 
 Net net() { return Net(Plain(3, 3), Dense<T, "tie">(3, 3), Plain(3, 3), Dense<T, "tie">(3, 3)); }
 
@@ -38,20 +38,6 @@ std::vector<smp::AnyStrategyOptions> strategies(const Groups& groups) {
   return {smp::DataParallelOptions{.groups = groups, .bucket_bytes = 100},
           smp::ShardedOptimizerOptions{.groups = groups, .bucket_bytes = 100},
           smp::ShardedOptions{.clip = 0, .groups = groups, .persistence_threshold = 0}};
-}
-
-template <class Ctx, class Trainer>
-Weights weights(Ctx& ctx, Trainer& trainer) {
-  Weights all;
-  for (smp::Block& block : trainer.layout().blocks()) {
-    trainer.with_values(ctx, block, [&](const smp::Block& here) {
-      for (const auto& s : here.segments) {
-        const auto* values = static_cast<const double*>(here.value);
-        all[s.name].assign(values + s.begin, values + s.end);
-      }
-    });
-  }
-  return all;
 }
 
 /// What one update adds to each parameter; the gradients are those of a batch, or zero.

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +25,7 @@
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
+#include "support/weights.hpp"
 
 namespace {
 
@@ -60,7 +60,7 @@ struct Run {
 
 struct Result {
   std::vector<double> losses, norms;
-  std::map<std::string, std::vector<double>> weights;
+  Weights weights;
   friend bool operator==(const Result&, const Result&) = default;
 };
 
@@ -83,14 +83,7 @@ Result train(Worker& worker, Trainer& trainer, const Run& run) {
     result.losses.push_back(loss);
     result.norms.push_back(trainer.step(ctx, 0.01));
   }
-  for (smp::Block& block : trainer.layout().blocks()) {
-    trainer.with_values(ctx, block, [&](const smp::Block& here) {
-      for (const auto& s : here.segments) {
-        const auto* v = static_cast<const double*>(here.value);
-        result.weights[s.name].assign(v + s.begin, v + s.end);
-      }
-    });
-  }
+  result.weights = smp::testing::weights(ctx, trainer);
   CHECK(worker.memory()[MemoryUse::activation].live == 0);
   return result;
 }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,6 +28,7 @@
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
+#include "support/weights.hpp"
 
 namespace {
 
@@ -37,7 +37,6 @@ using smp::AsUnit, smp::GradOf, smp::MemoryUse, smp::ShardedOptions, smp::comm::
 
 using T = double;
 using Values = smp::TensorOf<T>;
-using Weights = std::map<std::string, std::vector<double>>;
 using Plain = Dense<T>;
 template <class M, class Opt = smp::optim::AdamW>
 using Sharded = smp::Sharded<M, smp::dynamic, Opt>;
@@ -46,20 +45,6 @@ smp::DynamicTopology topology(int world, int sdp) {
   return smp::DynamicTopology(smp::degrees_for(world, {.rdp = smp::dynamic, .sdp = sdp}));
 }
 ShardedOptions everything_cut() { return {.clip = 0, .persistence_threshold = 0}; }
-
-template <class Ctx, class Trainer>
-Weights weights(Ctx& ctx, Trainer& trainer) {
-  Weights all;
-  for (smp::Block& block : trainer.layout().blocks()) {
-    trainer.with_values(ctx, block, [&](const smp::Block& here) {
-      for (const auto& s : here.segments) {
-        const auto* v = static_cast<const double*>(here.value);
-        all[s.name].assign(v + s.begin, v + s.end);
-      }
-    });
-  }
-  return all;
-}
 
 void check_close(const Weights& found, const Weights& expected) {
   REQUIRE(found.size() == expected.size());

@@ -27,6 +27,7 @@
 #include "support/ranks.hpp"
 #include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
+#include "support/weights.hpp"
 
 namespace {
 
@@ -36,22 +37,11 @@ using smp::Dim, smp::GradOf, smp::Group, smp::Ids, smp::Purpose, smp::ShardedOpt
 using T = double;
 using Values = smp::TensorOf<T>;
 using Plain = Dense<T>;
-using Weights = std::map<std::string, std::vector<double>>;
 template <class M, class Opt = smp::optim::AdamW>
 using Sharded = smp::Sharded<M, smp::dynamic, Opt>;
 
 smp::DynamicTopology topology(int world, int tp, int sdp) {
   return smp::DynamicTopology(smp::degrees_for(world, {.tp = tp, .rdp = smp::dynamic, .sdp = sdp}));
-}
-
-/// Calls `f(segment, values)` for each parameter while it is here.
-template <class Ctx, class Trainer, class F>
-void for_each_value(Ctx& ctx, Trainer& trainer, F f) {
-  for (smp::Block& block : trainer.layout().blocks()) {
-    trainer.with_values(ctx, block, [&](const smp::Block& here) {
-      for (const auto& s : here.segments) f(s, static_cast<const double*>(here.value) + s.begin);
-    });
-  }
 }
 
 /// How often gradients are reduced in each of two steps of two micro-batches, and the shards of replicas, for ten
@@ -150,9 +140,7 @@ Weights learnt(World& world, std::array<std::int64_t, 3> rows, const ShardedOpti
     smp::step(ctx, trainer, SquaredError<T>{}, x, y, {.microbatches = 2});
     CHECK((trainer.step(ctx, 0.1) > 0) == (rows[0] + rows[1] + rows[2] > 0));
   }
-  Weights all;
-  for_each_value(ctx, trainer, [&](const auto& s, const double* v) { all[s.name].assign(v, v + (s.end - s.begin)); });
-  return all;
+  return weights(ctx, trainer);
 }
 
 /// A linear layer of which each tensor-parallel rank has some outputs, and all of them again.
