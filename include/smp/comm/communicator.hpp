@@ -50,11 +50,13 @@ struct Membership {
   return summary(signature(call)) + " on " + describe(group);
 }
 
-/// A contiguous range of elements whose memory an operation can use directly.
+/// A contiguous range of elements whose memory an operation can use directly. To have `data()` and `size()` is not
+/// enough: strided views have them, a row of a matrix of Eigen for one.
 template <class R>
 concept ContiguousBuffer = requires(R& range) {
   std::size(range);
   requires std::is_pointer_v<decltype(std::data(range))>;
+  requires std::contiguous_iterator<decltype(std::begin(range))>;
 };
 
 /// A communicator: a rank in a group, which performs calls in a stream and can be cut into parts.
