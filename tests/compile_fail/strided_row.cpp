@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // expect-error: smp: a contiguous buffer is needed here (std::span, std::vector, std::array); copy a strided view into
-// A row of a matrix that is stored by columns, as Eigen has it: it knows where its elements begin and how many there are,
-// but they do not lie one behind the other.
+
+// A row of a matrix that is stored by columns, as Eigen has it: it knows where its elements begin and how many there
+// are, but they do not lie one behind the other.
 #include <cstddef>
 
 #include <smp/comm/self.hpp>
