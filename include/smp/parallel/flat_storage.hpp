@@ -93,6 +93,16 @@ struct FlatArrays {
   std::vector<FlatRun> runs;                                 ///< of those that are learnt, in order
   std::vector<std::pair<const Block*, std::size_t>> places;  ///< blocks in order, and where they begin
 
+  /// Adds a run, to the last one if it follows that and is treated alike.
+  void append(const FlatRun& run) {
+    FlatRun* const last = runs.empty() ? nullptr : &runs.back();
+    if (last != nullptr && last->end == run.begin && last->rule == run.rule && last->cut == run.cut &&
+        last->counted == run.counted) {
+      last->end = run.end;
+    } else {
+      runs.push_back(run);
+    }
+  }
   /// What an optimizer gets of a run.
   [[nodiscard]] optim::Range<T> range(const FlatRun& run) const noexcept {
     optim::Range<T> r{values.data() + run.begin, gradients.data() + run.begin, {}, 0};
@@ -281,13 +291,7 @@ class FlatStorage {
     begins_[static_cast<std::size_t>(block.id)] = begin;
     if (block.frozen) return;
     for (const Block::Segment& s : block.segments) {
-      const bool cut = s.declaration->cut().parts > 1;
-      if (!arrays.runs.empty() && arrays.runs.back().rule == s.rule && arrays.runs.back().cut == cut &&
-          arrays.runs.back().counted == block.counted) {
-        arrays.runs.back().end = begin + s.end;
-      } else {
-        arrays.runs.push_back({begin + s.begin, begin + s.end, s.rule, cut, block.counted});
-      }
+      arrays.append({begin + s.begin, begin + s.end, s.rule, s.declaration->cut().parts > 1, block.counted});
     }
   }
 

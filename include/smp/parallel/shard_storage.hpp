@@ -174,14 +174,8 @@ class ShardStorage {
     for (const Block::Segment& s : block.segments) {
       const std::size_t first = std::max(s.begin, p.first), last = std::min(s.end, p.last);
       if (first >= last) continue;
-      const bool cut = s.declaration->cut().parts > 1;
       const std::size_t begin = p.begin + first - p.first, end = p.begin + last - p.first;
-      if (!arrays.runs.empty() && arrays.runs.back().end == begin && arrays.runs.back().rule == s.rule &&
-          arrays.runs.back().cut == cut && arrays.runs.back().counted == block.counted) {
-        arrays.runs.back().end = end;
-      } else {
-        arrays.runs.push_back({begin, end, s.rule, cut, block.counted});
-      }
+      arrays.append({begin, end, s.rule, s.declaration->cut().parts > 1, block.counted});
     }
   }
 
