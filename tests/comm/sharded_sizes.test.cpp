@@ -25,6 +25,7 @@
 #include <smp/train/worker.hpp>
 
 #include "support/ranks.hpp"
+#include "support/rows.hpp"
 #include "support/samples.hpp"
 #include "support/tiny_modules.hpp"
 #include "support/weights.hpp"
@@ -70,62 +71,6 @@ std::array<std::vector<std::uint64_t>, 2> reductions(World& world, int sdp, std:
   }
   return each;
 }
-
-/// y = x W^T, where the rows of W are three parameters, some without rows.
-struct Rows {
-  using Input = Values;
-  using Output = Values;
-  using Saved = Values;
-  smp::ParameterOf<T> a, b, c;
-  explicit Rows(std::array<std::int64_t, 3> rows)
-      : a({rows[0], 8}, normal), b({rows[1], 8}, normal), c({rows[2], 8}, normal) {}
-  static constexpr smp::Init normal{smp::Init::Kind::normal, 1};
-  static constexpr auto fields() {
-    return smp::fields(smp::field("a", &Rows::a), smp::field("b", &Rows::b), smp::field("c", &Rows::c));
-  }
-  /// f(rows of a parameter, before them) for a, b and c
-  template <class F>
-  void each(F f) const {
-    std::int64_t first = 0;
-    for (const auto* p : {&a, &b, &c}) {
-      f(*p, first);
-      first += p->shape()[0];
-    }
-  }
-  Output forward(auto& ctx, const Input& x, Saved& saved) const {
-    const std::int64_t n = x.shape()[0], all = a.shape()[0] + b.shape()[0] + c.shape()[0];
-    Values y(ctx.memory(), {n, all});
-    each([&](const auto& p, std::int64_t first) {
-      const auto w = p.value();
-      CHECK(w.shape() == smp::Shape{p.shape()[0], 8});
-      ctx.stream().enqueue([=, rows = w.shape()[0], w = w.data(), x = x.data(), y = y.data()] {
-        for (std::int64_t s = 0; s < n; ++s) {
-          for (std::int64_t r = 0; r < rows; ++r) {
-            y[s * all + first + r] = 0;
-            for (std::int64_t i = 0; i < 8; ++i) y[s * all + first + r] += w[r * 8 + i] * x[s * 8 + i];
-          }
-        }
-      });
-    });
-    saved = x;
-    return y;
-  }
-  GradOf<Input> backward(auto& ctx, const GradOf<Output>& dy, Saved& saved) {
-    const std::int64_t n = dy.shape()[0], all = dy.shape()[1];
-    each([&](const auto& p, std::int64_t first) {
-      const auto g = p.grad();
-      CHECK(g.shape() == smp::Shape{p.shape()[0], 8});
-      ctx.stream().enqueue([=, rows = g.shape()[0], g = g.data(), x = std::as_const(saved).data(), dy = dy.data()] {
-        for (std::int64_t s = 0; s < n; ++s) {
-          for (std::int64_t r = 0; r < rows; ++r) {
-            for (std::int64_t i = 0; i < 8; ++i) g[r * 8 + i] += dy[s * all + first + r] * x[s * 8 + i];
-          }
-        }
-      });
-    });
-    return Values(ctx.memory(), saved.shape());
-  }
-};
 
 /// The values of `Rows` with these numbers of rows after three steps of AdamW on 8 samples.
 template <class World>
